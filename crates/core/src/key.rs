@@ -1,0 +1,330 @@
+//! Keys. A `DedupKey` recognises a delivery that was seen before; an `IdempotencyKey` lets a target recognise ours.
+
+use crate::id::JobId;
+use aws_lc_rs::{digest, hmac};
+use data_encoding::HEXLOWER;
+use serde_json::Value;
+use std::fmt;
+
+pub const KEY_BYTES_MAX: usize = 255;
+
+/// Where one part of a key is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// A header's value; the name is lower case.
+    Header(String),
+    /// A JSON pointer into the body, such as `/data/id`.
+    Body(String),
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyPart::Header(name) => write!(f, "header:{name}"),
+            KeyPart::Body(pointer) => write!(f, "body:{pointer}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` does not say where to look; write `header:NAME` or `body:/json/pointer`")]
+pub struct BadKeyPart(String);
+
+impl std::str::FromStr for KeyPart {
+    type Err = BadKeyPart;
+    fn from_str(text: &str) -> Result<Self, BadKeyPart> {
+        let bad = || BadKeyPart(text.to_string());
+        match text.split_once(':') {
+            Some(("header", name))
+                if !name.is_empty()
+                    && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)) =>
+            {
+                Ok(KeyPart::Header(name.to_ascii_lowercase()))
+            }
+            Some(("body", pointer)) if pointer.starts_with('/') => Ok(KeyPart::Body(pointer.to_string())),
+            _ => Err(bad()),
+        }
+    }
+}
+
+/// How a delivery's key is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyRule {
+    /// The value itself is the key.
+    One(KeyPart),
+    /// The key is the SHA-256 of all values, in this order.
+    Tuple(Vec<KeyPart>),
+}
+
+impl KeyRule {
+    pub fn parts(&self) -> &[KeyPart] {
+        match self {
+            KeyRule::One(part) => std::slice::from_ref(part),
+            KeyRule::Tuple(parts) => parts,
+        }
+    }
+
+    pub fn reads_body(&self) -> bool {
+        self.parts().iter().any(|part| matches!(part, KeyPart::Body(_)))
+    }
+}
+
+/// The values a key rule may look at.
+pub trait Delivery {
+    /// Every value sent under this header name; `None` stands for bytes that are not visible ASCII.
+    fn header(&self, name: &str) -> Vec<Option<&str>>;
+    /// The value at this pointer; only asked when the body is JSON.
+    fn body(&self, pointer: &str) -> Option<Value>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoKey {
+    #[error("no key: the request has no {0}")]
+    Missing(KeyPart),
+    #[error("{0} is empty; a key has 1 to {KEY_BYTES_MAX} characters")]
+    Empty(KeyPart),
+    #[error("{0} is longer than {KEY_BYTES_MAX} bytes")]
+    TooLong(KeyPart),
+    #[error("{0} was sent more than once; a request has one key")]
+    Twice(KeyPart),
+    #[error("{0} has characters that a key may not have; use visible ASCII without commas, or a quoted string")]
+    Unreadable(KeyPart),
+    #[error("{0} is not a string, a number or a boolean; point to one value")]
+    NotScalar(KeyPart),
+}
+
+impl NoKey {
+    pub fn is_missing(&self) -> bool {
+        matches!(self, NoKey::Missing(_))
+    }
+}
+
+/// The key of a delivery, as text: what the sender chose, or the hash of what the rule names.
+pub fn find(rule: &KeyRule, delivery: &dyn Delivery) -> Result<String, NoKey> {
+    match rule {
+        KeyRule::One(part) => value(part, delivery),
+        KeyRule::Tuple(parts) => {
+            let mut hash = digest::Context::new(&digest::SHA256);
+            for part in parts {
+                let text = value(part, delivery)?;
+                // Length first, so that ("ab", "c") and ("a", "bc") differ.
+                hash.update(&(text.len() as u64).to_be_bytes());
+                hash.update(text.as_bytes());
+            }
+            Ok(HEXLOWER.encode(hash.finish().as_ref()))
+        }
+    }
+}
+
+fn value(part: &KeyPart, delivery: &dyn Delivery) -> Result<String, NoKey> {
+    let text = match part {
+        KeyPart::Header(name) => match delivery.header(name).as_slice() {
+            [] => return Err(NoKey::Missing(part.clone())),
+            [Some(text)] => header_key(text, part)?,
+            [None] => return Err(NoKey::Unreadable(part.clone())),
+            _ => return Err(NoKey::Twice(part.clone())),
+        },
+        KeyPart::Body(pointer) => match delivery.body(pointer) {
+            None | Some(Value::Null) => return Err(NoKey::Missing(part.clone())),
+            Some(Value::String(text)) => text,
+            Some(scalar @ (Value::Number(_) | Value::Bool(_))) => scalar.to_string(),
+            Some(_) => return Err(NoKey::NotScalar(part.clone())),
+        },
+    };
+    match text.len() {
+        0 => Err(NoKey::Empty(part.clone())),
+        1..=KEY_BYTES_MAX => Ok(text),
+        _ => Err(NoKey::TooLong(part.clone())),
+    }
+}
+
+/// A bare key or a structured-field string: `k` and `"k"` are the same key.
+fn header_key(raw: &str, part: &KeyPart) -> Result<String, NoKey> {
+    let unreadable = || NoKey::Unreadable(part.clone());
+    let raw = raw.trim_matches([' ', '\t']);
+    let Some(quoted) = raw.strip_prefix('"') else {
+        let fine = raw.bytes().all(|b| (0x21..=0x7e).contains(&b) && b != b',');
+        return if fine { Ok(raw.to_string()) } else { Err(unreadable()) };
+    };
+    let mut text = String::with_capacity(quoted.len());
+    let mut bytes = quoted.bytes();
+    loop {
+        match bytes.next().ok_or_else(unreadable)? {
+            b'"' => break,
+            b'\\' => match bytes.next() {
+                Some(escaped @ (b'"' | b'\\')) => text.push(char::from(escaped)),
+                _ => return Err(unreadable()),
+            },
+            plain @ 0x20..=0x7e => text.push(char::from(plain)),
+            _ => return Err(unreadable()),
+        }
+    }
+    // Parameters may follow and mean nothing here; a second value may not.
+    match bytes.next() {
+        None | Some(b';') => Ok(text),
+        Some(_) => Err(unreadable()),
+    }
+}
+
+/// The secret that keeps keys unreadable in the store: made once, with the store.
+#[derive(Clone)]
+pub struct Pepper(hmac::Key);
+
+impl Pepper {
+    pub fn new(secret: &[u8; 32]) -> Self {
+        Pepper(hmac::Key::new(hmac::HMAC_SHA256, secret))
+    }
+}
+
+impl fmt::Debug for Pepper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pepper(***)")
+    }
+}
+
+/// Recognises a delivery: the key, in the scope of its tenant and route, unreadable without the pepper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DedupKey([u8; 32]);
+
+impl DedupKey {
+    pub fn scoped(pepper: &Pepper, tenant: &str, route: &str, key: &str) -> Self {
+        let mut mac = hmac::Context::with_key(&pepper.0);
+        for part in [tenant, route] {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        mac.update(key.as_bytes());
+        DedupKey(mac.sign().as_ref().try_into().expect("HMAC-SHA256 has 32 bytes"))
+    }
+
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        DedupKey(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// Tells one body from another under the same key: SHA-256 of the raw bytes, before anything is dropped from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    pub fn of(method: &str, body: &[u8]) -> Self {
+        let mut hash = digest::Context::new(&digest::SHA256);
+        hash.update(method.as_bytes());
+        hash.update(&[0]);
+        hash.update(body);
+        Fingerprint(hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Fingerprint(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// What a target sees as our key: the same on every attempt and every replay of one step of one job.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
+
+impl IdempotencyKey {
+    pub fn of(job: JobId, step: &str) -> Self {
+        let mut hash = digest::Context::new(&digest::SHA256);
+        hash.update(b"clinch effect 1\0");
+        hash.update(&job.number().to_be_bytes());
+        hash.update(step.as_bytes());
+        IdempotencyKey(format!("clinch-{}", HEXLOWER.encode(&hash.finish().as_ref()[..16])))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Sent {
+        headers: Vec<(&'static str, Option<&'static str>)>,
+        body: Value,
+    }
+
+    impl Delivery for Sent {
+        fn header(&self, name: &str) -> Vec<Option<&str>> {
+            self.headers.iter().filter(|(n, _)| *n == name).map(|(_, v)| *v).collect()
+        }
+        fn body(&self, pointer: &str) -> Option<Value> {
+            self.body.pointer(pointer).cloned()
+        }
+    }
+
+    fn header(values: &[Option<&'static str>]) -> Result<String, NoKey> {
+        let sent = Sent { headers: values.iter().map(|v| ("idempotency-key", *v)).collect(), body: Value::Null };
+        find(&KeyRule::One("header:Idempotency-Key".parse().expect("a part")), &sent)
+    }
+
+    #[test]
+    fn t_052_bare_and_quoted_spellings_are_one_key() {
+        assert_eq!(header(&[Some("k-1")]), Ok("k-1".into()));
+        assert_eq!(header(&[Some("\"k-1\"")]), Ok("k-1".into()));
+        assert_eq!(header(&[Some("\"k-1\";v=2")]), Ok("k-1".into()));
+        assert_eq!(header(&[Some(r#""a\"b""#)]), Ok("a\"b".into()));
+    }
+
+    #[test]
+    fn t_053_a_key_is_one_readable_value() {
+        assert!(header(&[]).expect_err("missing").is_missing());
+        for bad in [vec![Some("")], vec![Some("\"\"")], vec![Some("a"), Some("a")], vec![Some("\"a\", \"b\"")]] {
+            assert!(header(&bad).is_err(), "{bad:?}");
+        }
+        for bad in [Some("a,b"), Some("a b"), Some("\u{7}"), None, Some("\"open"), Some("\"a\"b")] {
+            assert!(header(&[bad]).is_err(), "{bad:?}");
+        }
+        let long: &'static str = "x".repeat(256).leak();
+        assert!(header(&[Some(long)]).is_err());
+        assert!(header(&[Some(&long[..255])]).is_ok());
+    }
+
+    #[test]
+    fn b1_a_tuple_of_fields_is_hashed_and_keeps_its_borders() {
+        let rule = KeyRule::Tuple(vec!["body:/a".parse().expect("part"), "body:/b".parse().expect("part")]);
+        let key = |body: Value| find(&rule, &Sent { headers: vec![], body });
+        let one = key(serde_json::json!({"a": "ab", "b": "c"})).expect("found");
+        let other = key(serde_json::json!({"a": "a", "b": "bc"})).expect("found");
+        assert_eq!(one.len(), 64);
+        assert_ne!(one, other);
+        assert!(key(serde_json::json!({"a": 1})).expect_err("b is missing").is_missing());
+        assert!(key(serde_json::json!({"a": 1, "b": {}})).is_err());
+    }
+
+    #[test]
+    fn a_key_part_says_where_to_look() {
+        for bad in ["Idempotency-Key", "header:", "body:id", "query:x", "header:a b"] {
+            assert!(bad.parse::<KeyPart>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_outbound_key_is_the_same_on_every_attempt_and_differs_by_step() {
+        let job = JobId::from_number(7);
+        assert_eq!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(job, "post"));
+        assert_ne!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(job, "mail"));
+        assert_ne!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(JobId::from_number(8), "post"));
+    }
+
+    proptest! {
+        #[test]
+        fn b2_scopes_never_collide(t1 in "[a-z]{0,4}", t2 in "[a-z]{0,4}", r1 in "[a-z/]{0,4}", r2 in "[a-z/]{0,4}", k1 in "[a-z]{1,4}", k2 in "[a-z]{1,4}") {
+            let pepper = Pepper::new(&[7; 32]);
+            let same = (&t1, &r1, &k1) == (&t2, &r2, &k2);
+            prop_assert_eq!(same, DedupKey::scoped(&pepper, &t1, &r1, &k1) == DedupKey::scoped(&pepper, &t2, &r2, &k2));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What clinch decides. Nothing here reads a clock, rolls dice, waits, or touches disk or network: values come in,
+//! values go out.
+//!
+//! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `flow` and `worker` (what a workspace
+//! says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect` (the ledger's nouns),
+//! `expr` (templates), `config` (YAML in, a checked workspace out).
+
+pub mod attempt;
+pub mod config;
+pub mod death;
+pub mod effect;
+pub mod expr;
+pub mod flow;
+pub mod id;
+pub mod job;
+pub mod key;
+pub mod payload;
+pub mod retry;
+pub mod time;
+pub mod worker;
