@@ -67,8 +67,7 @@ pub const RECEIPT_BYTES_MAX: usize = 16 << 10;
 /// One row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The step's place in its worker.
-    pub step: u16,
+    /// The step's name.
     pub name: String,
     pub class: Idempotency,
     pub state: EffectState,
@@ -104,7 +103,7 @@ mod tests {
 
     fn past(state: EffectState) -> Effect {
         let at = Timestamp::from_micros(0);
-        Effect { step: 0, name: "post".into(), class: Idempotency::None, state, first_intended_at: at, changed_at: at, sends: 1 }
+        Effect { name: "post".into(), class: Idempotency::None, state, first_intended_at: at, changed_at: at, sends: 1 }
     }
 
     #[test]

@@ -1,1 +1,253 @@
-//! .
+//! What clinch remembers. One contract of verbs, each of them one atomic change that is on disk when it is answered.
+//!
+//! Expected answers (`Duplicate`, `Lost`) are values. A `StoreError` means that the store could not answer.
+
+pub mod read;
+pub mod sqlite;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::effect::{Effect, EffectState, Idempotency};
+use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::{Change, Fence};
+use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::time::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use read::Read;
+
+/// At most this many jobs may be unfinished; beyond it acceptance is refused.
+pub const LIVE_JOBS_MAX: usize = 2_000_000;
+/// At most this many verbs may wait for the writer; beyond it acceptance is refused.
+pub const VERBS_PENDING_MAX: usize = 65_536;
+/// Later deliveries of one key that are kept one by one; the last row counts the rest.
+pub const DELIVERIES_KEPT_MAX: i64 = 100;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was written. It may work again later: a full disk, an I/O error.
+    #[error("the store cannot write: {0}")]
+    Unavailable(String),
+    /// A bound was reached; nothing was written.
+    #[error("the store is full: {0}")]
+    Full(&'static str),
+    /// A sync failed. What is on disk is no longer known to this process, which must end.
+    #[error("a sync to disk failed: {0}; clinch stops rather than promise what it cannot keep")]
+    Fatal(String),
+    #[error("the store cannot be opened: {0}")]
+    Open(String),
+    #[error("the store holds something that cannot be read: {0}")]
+    Damaged(String),
+}
+
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// A workspace that the store knows by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VersionId(pub i64);
+
+#[derive(Clone, Debug)]
+pub struct NewEvent {
+    pub flow: Arc<str>,
+    pub version: VersionId,
+    pub received_at: Timestamp,
+    /// `None`: never a duplicate of anything.
+    pub dedup: Option<Dedup>,
+    /// The status of the answer, kept so that a duplicate gets the same.
+    pub status: u16,
+    pub payload: Bytes,
+    /// The queue of each job. Never empty.
+    pub queues: Vec<Arc<str>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Dedup {
+    pub key: DedupKey,
+    pub fingerprint: Fingerprint,
+    pub ttl: Duration,
+    pub on_conflict: OnConflict,
+    pub on_duplicate_of_dead: OnDuplicateOfDead,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acceptance {
+    Fresh(Accepted),
+    /// The key is known and the body is the same, or the rule keeps the first.
+    Duplicate(Accepted),
+    /// The key is known with another body; the first stays as it is.
+    Conflict(Accepted),
+}
+
+/// What the first delivery of a key was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub event: EventId,
+    pub job: JobId,
+    pub status: u16,
+    pub received_at: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub struct ClaimAsk {
+    pub queue: Arc<str>,
+    pub most: usize,
+    pub now: Timestamp,
+    pub until: Timestamp,
+}
+
+/// Who holds a job. Every write of a worker names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseRef {
+    pub job: JobId,
+    pub fence: Fence,
+}
+
+/// A job that is ours until its lease ends.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub lease: LeaseRef,
+    pub event: EventId,
+    pub flow: Arc<str>,
+    pub queue: Arc<str>,
+    pub version: VersionId,
+    pub received_at: Timestamp,
+    /// Failures that count against the policy.
+    pub failures: u32,
+    /// Attempts that ended, of all kinds.
+    pub attempts: u32,
+    pub replays: u32,
+    pub first_attempt_at: Option<Timestamp>,
+    pub payload: Bytes,
+    /// What earlier attempts left in the ledger.
+    pub effects: Vec<Effect>,
+}
+
+/// The lease still counts, or somebody else has the job now and nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Held,
+    Lost,
+}
+
+#[derive(Clone, Debug)]
+pub struct NewEffect {
+    /// The step's name.
+    pub name: Arc<str>,
+    pub class: Idempotency,
+    pub at: Timestamp,
+}
+
+/// What became of an effect.
+#[derive(Clone, Debug)]
+pub struct Conclusion {
+    pub name: Arc<str>,
+    pub state: EffectState,
+    pub at: Timestamp,
+}
+
+/// The end of an attempt and what follows from it, as one change.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    pub started_at: Timestamp,
+    pub ended_at: Timestamp,
+    pub outcome: &'static str,
+    pub reason: Option<Reason>,
+    pub error: Option<String>,
+    /// Whether it counts against the policy.
+    pub charged: bool,
+    pub change: Change,
+    /// The last effect, when it is concluded together with the attempt.
+    pub conclusion: Option<Conclusion>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ReviveAsk {
+    pub job: JobId,
+    pub actor: String,
+    pub reason: String,
+    pub at: Timestamp,
+    /// The version to run on; `None` keeps the one it was accepted with.
+    pub version: Option<VersionId>,
+    /// What to do with effects that may or may not have happened.
+    pub unknown: Option<UnknownRuling>,
+}
+
+/// A person's word on an effect of unknown outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownRuling {
+    /// It may happen twice.
+    Resend,
+    /// Treat it as done.
+    Skip,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Revived {
+    /// It will run; this is its how-manieth replay.
+    Revived {
+        replays: u32,
+    },
+    /// It is not a dead letter (any more): nothing was changed.
+    NotDead {
+        state: clinch_core::job::Word,
+    },
+    /// These steps may have happened; say what to do with them.
+    Ask {
+        steps: Vec<String>,
+    },
+    NotFound,
+}
+
+/// How long rows are kept, by queue; what has no rule is kept for `default`.
+#[derive(Clone, Debug, Default)]
+pub struct Retention {
+    pub default: Duration,
+    /// Finished jobs of a queue.
+    pub finished: Vec<(Arc<str>, Duration)>,
+    /// Dead jobs of a queue.
+    pub dead: Vec<(Arc<str>, Duration)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    pub jobs: u64,
+    pub events: u64,
+    pub keys: u64,
+    /// Whether there was nothing more to look at.
+    pub finished: bool,
+}
+
+/// The verbs that write. Times are handed in; policy stays outside; each is one transaction.
+#[async_trait]
+pub trait Store: Read {
+    /// Stores the event, its key and its jobs together, or names the event that already holds this key.
+    async fn accept(&self, event: NewEvent) -> Result<Acceptance>;
+    /// Takes due jobs of a queue; nobody else gets them until `until`.
+    async fn claim(&self, ask: ClaimAsk) -> Result<Vec<Claim>>;
+    /// Keeps leases alive.
+    async fn renew(&self, leases: &[LeaseRef], until: Timestamp) -> Result<Vec<Held>>;
+    /// Writes down what is about to leave. Only after this may the first byte go.
+    async fn intend(&self, lease: LeaseRef, effect: NewEffect) -> Result<Held>;
+    /// Writes down what became of it, before the job moves on.
+    async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held>;
+    /// Ends the attempt: its row and the job's next state, or nothing.
+    async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held>;
+    /// Takes jobs whose lease ended from their workers, so that the caller may settle them as lost.
+    async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>>;
+    /// Takes a job out of the dead letters, with a reason, on record.
+    async fn revive(&self, ask: ReviveAsk) -> Result<Revived>;
+    /// Makes a workspace known and gives it its number.
+    async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
+    /// Removes a bounded number of rows whose time has passed.
+    async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned>;
+
+    /// Waits until this queue may have work: a job became ready, or one comes due. A hint; claiming is the truth.
+    async fn work(&self, queue: &str);
+    /// When the next job of this queue comes due.
+    fn next_due(&self, queue: &str) -> Option<Timestamp>;
+    /// Resolves when the store has failed for good and the process must end.
+    async fn failed(&self) -> StoreError;
+}

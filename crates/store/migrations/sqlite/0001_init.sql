@@ -1,0 +1,102 @@
+-- Every table is written at its right edge: ids grow with time, and what is settled soon is still on a warm page.
+
+CREATE TABLE fact (name TEXT PRIMARY KEY, value) WITHOUT ROWID, STRICT;
+
+-- Names of flows and queues, so that rows hold small numbers.
+CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
+
+-- Workspaces that were live: a job runs the one it was accepted with.
+CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files TEXT NOT NULL, at INTEGER NOT NULL) STRICT;
+
+-- Immutable. The jobs of event n are n+1 … n+jobs.
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY,
+    flow INTEGER NOT NULL,
+    received_at INTEGER NOT NULL,
+    key BLOB,
+    fingerprint BLOB,
+    expires_at INTEGER NOT NULL,
+    status INTEGER NOT NULL,
+    jobs INTEGER NOT NULL,
+    payload BLOB NOT NULL
+) STRICT;
+
+-- state: 0 ready, 1 success, 2 noop, 3 dead. A lease of this engine ends with its process, so running is not written.
+CREATE TABLE job (
+    id INTEGER PRIMARY KEY,
+    event INTEGER NOT NULL,
+    flow INTEGER NOT NULL,
+    queue INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    run_at INTEGER NOT NULL,
+    failures INTEGER NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    replays INTEGER NOT NULL DEFAULT 0,
+    first_attempt_at INTEGER,
+    ended_at INTEGER,
+    reason INTEGER
+) STRICT;
+CREATE INDEX job_dead ON job (ended_at) WHERE state = 3;
+
+CREATE TABLE attempt (
+    job INTEGER NOT NULL,
+    no INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    reason INTEGER,
+    error TEXT,
+    PRIMARY KEY (job, no)
+) WITHOUT ROWID, STRICT;
+
+-- The ledger. state: 0 open, 1 done, 2 not done, 3 unknown.
+CREATE TABLE effect (
+    job INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    class INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    first_intended_at INTEGER NOT NULL,
+    changed_at INTEGER NOT NULL,
+    sends INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    status INTEGER,
+    body BLOB,
+    PRIMARY KEY (job, name)
+) WITHOUT ROWID, STRICT;
+
+-- Later deliveries under the key of an event. kind: 0 duplicate, 1 conflict. The last row counts what came after it.
+CREATE TABLE delivery (
+    event INTEGER NOT NULL,
+    no INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    times INTEGER NOT NULL DEFAULT 1,
+    PRIMARY KEY (event, no)
+) WITHOUT ROWID, STRICT;
+
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    action TEXT NOT NULL,
+    job INTEGER,
+    reason TEXT NOT NULL,
+    detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX audit_job ON audit (job) WHERE job IS NOT NULL;
+
+-- Keys of events up to last_event, in sorted runs that are never changed, only dropped whole.
+CREATE TABLE key_run (
+    id INTEGER PRIMARY KEY,
+    first_event INTEGER NOT NULL,
+    last_event INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    filter BLOB NOT NULL
+) STRICT;
+CREATE TABLE key_entry (
+    run INTEGER NOT NULL,
+    hash BLOB NOT NULL,
+    event INTEGER NOT NULL,
+    PRIMARY KEY (run, hash)
+) WITHOUT ROWID, STRICT;

@@ -1,0 +1,165 @@
+//! Questions: what console, API and CLI ask. They change nothing.
+
+use crate::{Result, VersionId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::effect::Effect;
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::key::DedupKey;
+use clinch_core::time::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A list never has more rows than this.
+pub const LIST_ROWS_MAX: usize = 1_000;
+/// A filtered list looks at no more rows than this.
+pub const SCAN_ROWS_MAX: usize = 200_000;
+/// Latencies are counted over no more jobs than this, the newest.
+pub const LATENCY_JOBS_MAX: usize = 500_000;
+
+#[derive(Clone, Debug)]
+pub struct JobRow {
+    pub id: JobId,
+    pub event: EventId,
+    pub flow: Arc<str>,
+    pub queue: Arc<str>,
+    pub version: VersionId,
+    pub word: Word,
+    pub received_at: Timestamp,
+    /// When it is due, if it is ready.
+    pub run_at: Option<Timestamp>,
+    pub failures: u32,
+    pub attempts: u32,
+    pub replays: u32,
+    pub ended_at: Option<Timestamp>,
+    pub reason: Option<Reason>,
+    /// The error of the last attempt that had one.
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct AttemptRow {
+    pub no: u32,
+    pub started_at: Timestamp,
+    pub ended_at: Timestamp,
+    pub outcome: String,
+    pub reason: Option<Reason>,
+    pub error: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeliveryRow {
+    pub at: Timestamp,
+    /// Another body came under the same key.
+    pub conflict: bool,
+    pub times: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct AuditRow {
+    pub at: Timestamp,
+    pub actor: String,
+    pub action: String,
+    pub job: Option<JobId>,
+    pub reason: String,
+    pub detail: String,
+}
+
+/// Everything about one job.
+#[derive(Clone, Debug)]
+pub struct JobStory {
+    pub row: JobRow,
+    pub attempts: Vec<AttemptRow>,
+    pub effects: Vec<Effect>,
+    pub deliveries: Vec<DeliveryRow>,
+    pub audit: Vec<AuditRow>,
+    pub payload: Bytes,
+    pub answer_status: u16,
+    pub key_until: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct JobFilter {
+    pub word: Option<Word>,
+    pub flow: Option<String>,
+    pub queue: Option<String>,
+    pub reason: Option<Reason>,
+    /// Only older ones: the last id of the page before.
+    pub before: Option<JobId>,
+    pub limit: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct JobPage {
+    pub rows: Vec<JobRow>,
+    /// Whether older rows exist that were not looked at.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct DeadGroup {
+    pub flow: Arc<str>,
+    pub reason: Reason,
+    pub jobs: u64,
+    pub first_at: Timestamp,
+    pub last_at: Timestamp,
+    pub example: JobId,
+}
+
+/// How long jobs that were accepted in a window took, each stage in ascending order.
+#[derive(Clone, Debug, Default)]
+pub struct Latencies {
+    /// Accepted to first attempt.
+    pub wait: Vec<Duration>,
+    /// First attempt to the end.
+    pub run: Vec<Duration>,
+    /// Accepted to the end.
+    pub end_to_end: Vec<Duration>,
+    /// Whether the window held more jobs than were counted.
+    pub cut: bool,
+}
+
+/// How many jobs there are now, by flow.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    pub live: Vec<(Arc<str>, Word, u64)>,
+    pub dead: Vec<(Arc<str>, Reason, u64)>,
+    /// When the oldest unfinished job of each flow was accepted.
+    pub oldest: Vec<(Arc<str>, Timestamp)>,
+    pub oldest_dead: Vec<(Arc<str>, Timestamp)>,
+}
+
+/// How the store is.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Why it cannot write at the moment.
+    pub unwell: Option<String>,
+    pub bytes: u64,
+    pub free_bytes: u64,
+    pub pending_verbs: usize,
+    pub commits: u64,
+    pub commit_seconds: f64,
+    pub write_errors: u64,
+}
+
+#[async_trait]
+pub trait Read: Send + Sync {
+    async fn job(&self, id: JobId) -> Result<Option<JobStory>>;
+    /// The jobs of an event.
+    async fn jobs_of(&self, event: EventId) -> Result<Vec<JobRow>>;
+    async fn jobs(&self, filter: JobFilter) -> Result<JobPage>;
+    async fn dead_groups(&self) -> Result<Vec<DeadGroup>>;
+    /// The event that holds this key now.
+    async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;
+    async fn latencies(&self, since: Timestamp) -> Result<Latencies>;
+    async fn version_files(&self, version: VersionId) -> Result<Option<String>>;
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>>;
+    /// Versions that unfinished jobs still run.
+    fn live_versions(&self) -> Vec<VersionId>;
+    async fn counts(&self) -> Result<Counts>;
+    fn health(&self) -> Health;
+    /// The secret under which keys are unreadable.
+    fn pepper(&self) -> &[u8; 32];
+}

@@ -1,0 +1,62 @@
+//! intend, conclude: the ledger. A worker that lost its lease writes nothing into it.
+
+use super::memory::Settled;
+use super::rows::{OPEN, class_number, effect_number};
+use super::writer::{Batch, lock};
+use crate::{Conclusion, Held, LeaseRef, NewEffect};
+use clinch_core::effect::EffectState;
+use rusqlite::params;
+
+pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect) -> rusqlite::Result<Held> {
+    if !lock(&batch.shared.memory).holds(lease) || !batch.touch(lease.job) {
+        return Ok(Held::Lost);
+    }
+    batch
+        .conn
+        .prepare_cached(
+            "INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6)
+             ON CONFLICT (job, name) DO UPDATE SET
+                 state = excluded.state, class = excluded.class, changed_at = excluded.changed_at,
+                 sends = sends + 1, fence = excluded.fence",
+        )?
+        .execute(params![
+            lease.job.number().cast_signed(),
+            &*effect.name,
+            class_number(effect.class),
+            OPEN,
+            effect.at.as_micros(),
+            lease.fence.0.cast_signed(),
+        ])?;
+    batch.changes.push(Settled::Begun { job: lease.job });
+    Ok(Held::Held)
+}
+
+pub(super) fn conclude(batch: &mut Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<Held> {
+    if !lock(&batch.shared.memory).holds(lease) || !batch.touch(lease.job) {
+        return Ok(Held::Lost);
+    }
+    write(batch, lease, end)?;
+    Ok(Held::Held)
+}
+
+pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<()> {
+    let receipt = match &end.state {
+        EffectState::Done(receipt) => Some(receipt),
+        _ => None,
+    };
+    batch
+        .conn
+        .prepare_cached(
+            "UPDATE effect SET state = ?3, changed_at = ?4, status = ?5, body = ?6 WHERE job = ?1 AND name = ?2",
+        )?
+        .execute(params![
+            lease.job.number().cast_signed(),
+            &*end.name,
+            effect_number(&end.state),
+            end.at.as_micros(),
+            receipt.map(|receipt| receipt.status),
+            receipt.map(|receipt| &receipt.body[..]),
+        ])?;
+    Ok(())
+}

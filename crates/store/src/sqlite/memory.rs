@@ -1,0 +1,343 @@
+//! The unfinished jobs, in memory: who is due, who runs, until when. Rebuilt from rows at start; changed only after the
+//! rows are on disk. Claims and heartbeats touch nothing else: a lease of this engine ends with its process.
+
+use crate::{ClaimAsk, Held, LeaseRef, VersionId};
+use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::{Ending, Fence, Word};
+use clinch_core::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Payloads of waiting jobs are kept at hand up to this size; beyond it they are read from disk when claimed.
+const PAYLOADS_BYTES_MAX: usize = 32 << 20;
+/// To find the oldest job of each flow no more than this many are looked at.
+const OLDEST_LOOK_MAX: usize = 10_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Live {
+    pub event: EventId,
+    pub flow: Arc<str>,
+    pub queue: Arc<str>,
+    pub version: VersionId,
+    pub received_at: Timestamp,
+    pub failures: u32,
+    pub attempts: u32,
+    pub replays: u32,
+    pub first_attempt_at: Option<Timestamp>,
+    pub phase: Phase,
+    pub payload: Option<Bytes>,
+    /// Whether the ledger may hold rows of this job.
+    pub has_effects: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Ready { run_at: Timestamp },
+    Running { fence: Fence, until: Timestamp },
+}
+
+impl Live {
+    pub fn word(&self) -> Word {
+        match self.phase {
+            Phase::Ready { .. } if self.failures > 0 => Word::Retrying,
+            Phase::Ready { .. } => Word::Queued,
+            Phase::Running { .. } => Word::Running,
+        }
+    }
+}
+
+/// A change that is on disk and now becomes true.
+#[derive(Debug)]
+pub(super) enum Settled {
+    Born {
+        job: JobId,
+        live: Live,
+    },
+    /// The job has something in the ledger.
+    Begun {
+        job: JobId,
+    },
+    Ended {
+        job: JobId,
+        ending: Ending,
+    },
+    Buried {
+        job: JobId,
+        reason: Reason,
+    },
+    Again {
+        job: JobId,
+        run_at: Timestamp,
+        charged: bool,
+        attempt_started_at: Timestamp,
+    },
+    Revived {
+        job: JobId,
+        live: Live,
+        reason: Reason,
+    },
+    DeadForgotten {
+        flow: Arc<str>,
+        reason: Reason,
+    },
+}
+
+#[derive(Default)]
+struct Queue {
+    due: BTreeSet<(Timestamp, JobId)>,
+    wake: Arc<Notify>,
+}
+
+pub(super) struct Memory {
+    jobs: BTreeMap<JobId, Live>,
+    queues: HashMap<Arc<str>, Queue>,
+    leases: BTreeSet<(Timestamp, JobId)>,
+    live: HashMap<(Arc<str>, Word), u64>,
+    dead: HashMap<(Arc<str>, Reason), u64>,
+    payload_bytes: usize,
+    fence: u64,
+}
+
+impl Memory {
+    /// `boot` grows with every start, so that fences do too.
+    pub fn new(boot: u64) -> Self {
+        Memory {
+            jobs: BTreeMap::new(),
+            queues: HashMap::new(),
+            leases: BTreeSet::new(),
+            live: HashMap::new(),
+            dead: HashMap::new(),
+            payload_bytes: 0,
+            fence: boot << 40,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub fn oldest(&self) -> Option<JobId> {
+        self.jobs.first_key_value().map(|(id, _)| *id)
+    }
+
+    pub fn get(&self, job: JobId) -> Option<&Live> {
+        self.jobs.get(&job)
+    }
+
+    pub fn holds(&self, lease: LeaseRef) -> bool {
+        matches!(self.jobs.get(&lease.job), Some(Live { phase: Phase::Running { fence, .. }, .. }) if *fence == lease.fence)
+    }
+
+    pub fn any_between(&self, first: JobId, last: JobId) -> bool {
+        self.jobs.range(first..=last).next().is_some()
+    }
+
+    pub fn wake_of(&mut self, queue: &str) -> Arc<Notify> {
+        self.queue(&Arc::from(queue)).wake.clone()
+    }
+
+    pub fn next_due(&self, queue: &str) -> Option<Timestamp> {
+        self.queues.get(queue)?.due.first().map(|(run_at, _)| *run_at)
+    }
+
+    fn queue(&mut self, name: &Arc<str>) -> &mut Queue {
+        if !self.queues.contains_key(name) {
+            self.queues.insert(name.clone(), Queue::default());
+        }
+        self.queues.get_mut(name).expect("it was just put there")
+    }
+
+    fn next_fence(&mut self) -> Fence {
+        self.fence += 1;
+        Fence(self.fence)
+    }
+
+    fn count(&mut self, flow: &Arc<str>, word: Word, by: i64) {
+        let slot = self.live.entry((flow.clone(), word)).or_default();
+        *slot = slot.saturating_add_signed(by);
+    }
+
+    fn count_dead(&mut self, flow: &Arc<str>, reason: Reason, by: i64) {
+        let slot = self.dead.entry((flow.clone(), reason)).or_default();
+        *slot = slot.saturating_add_signed(by);
+    }
+
+    pub fn remember_dead(&mut self, flow: &Arc<str>, reason: Reason, jobs: u64) {
+        self.count_dead(flow, reason, i64::try_from(jobs).unwrap_or(i64::MAX));
+    }
+
+    /// A job enters: new, recovered or revived.
+    pub fn enter(&mut self, job: JobId, mut live: Live) {
+        let held = live.payload.as_ref().map_or(0, Bytes::len);
+        if self.payload_bytes + held > PAYLOADS_BYTES_MAX {
+            live.payload = None;
+        } else {
+            self.payload_bytes += held;
+        }
+        self.count(&live.flow.clone(), live.word(), 1);
+        match live.phase {
+            Phase::Ready { run_at } => {
+                let queue = self.queue(&live.queue);
+                queue.due.insert((run_at, job));
+                queue.wake.notify_one();
+            }
+            Phase::Running { until, .. } => {
+                self.leases.insert((until, job));
+            }
+        }
+        self.jobs.insert(job, live);
+    }
+
+    fn leave(&mut self, job: JobId) -> Option<Live> {
+        let live = self.jobs.remove(&job)?;
+        self.drop_payload(live.payload.as_ref());
+        self.count(&live.flow, live.word(), -1);
+        match live.phase {
+            Phase::Ready { run_at } => {
+                self.queue(&live.queue.clone()).due.remove(&(run_at, job));
+            }
+            Phase::Running { until, .. } => {
+                self.leases.remove(&(until, job));
+            }
+        }
+        Some(live)
+    }
+
+    fn drop_payload(&mut self, payload: Option<&Bytes>) {
+        self.payload_bytes = self.payload_bytes.saturating_sub(payload.map_or(0, Bytes::len));
+    }
+
+    /// What has been committed becomes true here.
+    pub fn apply(&mut self, change: Settled) {
+        match change {
+            Settled::Born { job, live } => self.enter(job, live),
+            Settled::Begun { job } => {
+                if let Some(live) = self.jobs.get_mut(&job) {
+                    live.has_effects = true;
+                }
+            }
+            Settled::Ended { job, .. } => {
+                self.leave(job);
+            }
+            Settled::Buried { job, reason } => {
+                if let Some(live) = self.leave(job) {
+                    self.count_dead(&live.flow, reason, 1);
+                }
+            }
+            Settled::Again {
+                job,
+                run_at,
+                charged,
+                attempt_started_at,
+            } => {
+                if let Some(mut live) = self.leave(job) {
+                    live.attempts += 1;
+                    live.failures += u32::from(charged);
+                    live.first_attempt_at.get_or_insert(attempt_started_at);
+                    live.phase = Phase::Ready { run_at };
+                    self.enter(job, live);
+                }
+            }
+            Settled::Revived { job, live, reason } => {
+                self.count_dead(&live.flow, reason, -1);
+                self.enter(job, live);
+            }
+            Settled::DeadForgotten { flow, reason } => self.count_dead(&flow, reason, -1),
+        }
+    }
+
+    pub fn claim(&mut self, ask: &ClaimAsk) -> Vec<(LeaseRef, Live)> {
+        let mut claimed = Vec::new();
+        while claimed.len() < ask.most {
+            let queue = self.queue(&ask.queue);
+            let Some(&(run_at, job)) = queue.due.first() else { break };
+            if run_at > ask.now {
+                break;
+            }
+            queue.due.pop_first();
+            claimed.extend(self.lease(job, ask.until));
+        }
+        claimed
+    }
+
+    /// Jobs whose lease ended get a new fence: from here on their old worker changes nothing.
+    pub fn lapse(&mut self, now: Timestamp, most: usize, until: Timestamp) -> Vec<(LeaseRef, Live)> {
+        let over: Vec<JobId> = self
+            .leases
+            .iter()
+            .take_while(|(end, _)| *end < now)
+            .take(most)
+            .map(|(_, job)| *job)
+            .collect();
+        over.into_iter().filter_map(|job| self.lease(job, until)).collect()
+    }
+
+    fn lease(&mut self, job: JobId, until: Timestamp) -> Option<(LeaseRef, Live)> {
+        let fence = self.next_fence();
+        let live = self.jobs.get_mut(&job)?;
+        let before = live.word();
+        if let Phase::Running { until, .. } = live.phase {
+            self.leases.remove(&(until, job));
+        }
+        live.phase = Phase::Running { fence, until };
+        self.leases.insert((until, job));
+        let payload = live.payload.take();
+        let claimed = Live {
+            payload,
+            ..live.clone()
+        };
+        self.drop_payload(claimed.payload.as_ref());
+        self.count(&claimed.flow, before, -1);
+        self.count(&claimed.flow, Word::Running, 1);
+        Some((LeaseRef { job, fence }, claimed))
+    }
+
+    pub fn renew(&mut self, lease: LeaseRef, until: Timestamp) -> Held {
+        if !self.holds(lease) {
+            return Held::Lost;
+        }
+        let live = self.jobs.get_mut(&lease.job).expect("a held job is there");
+        if let Phase::Running { until: end, .. } = &mut live.phase {
+            self.leases.remove(&(*end, lease.job));
+            *end = until.max(*end);
+            self.leases.insert((*end, lease.job));
+        }
+        Held::Held
+    }
+
+    pub fn versions(&self) -> Vec<VersionId> {
+        let versions: BTreeSet<VersionId> = self.jobs.values().map(|live| live.version).collect();
+        versions.into_iter().collect()
+    }
+
+    pub fn live_counts(&self) -> Vec<(Arc<str>, Word, u64)> {
+        self.live
+            .iter()
+            .map(|((flow, word), jobs)| (flow.clone(), *word, *jobs))
+            .collect()
+    }
+
+    pub fn dead_counts(&self) -> Vec<(Arc<str>, Reason, u64)> {
+        self.dead
+            .iter()
+            .map(|((flow, reason), jobs)| (flow.clone(), *reason, *jobs))
+            .collect()
+    }
+
+    pub fn oldest_by_flow(&self) -> Vec<(Arc<str>, Timestamp)> {
+        let mut oldest: Vec<(Arc<str>, Timestamp)> = Vec::new();
+        for live in self.jobs.values().take(OLDEST_LOOK_MAX) {
+            if !oldest.iter().any(|(flow, _)| *flow == live.flow) {
+                oldest.push((live.flow.clone(), live.received_at));
+            }
+        }
+        oldest
+    }
+
+    pub fn running(&self, limit: usize) -> Vec<JobId> {
+        self.leases.iter().take(limit).map(|(_, job)| *job).collect()
+    }
+}

@@ -1,0 +1,527 @@
+//! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
+
+mod accept;
+mod keep;
+mod keys;
+mod ledger;
+mod memory;
+mod read;
+mod revive;
+mod rows;
+mod settle;
+mod verify;
+mod writer;
+
+pub use verify::{Report, verify};
+
+use crate::read::*;
+use crate::*;
+use async_trait::async_trait;
+use clinch_core::job::Fence;
+use memory::{Live, Memory, Phase};
+use rusqlite::{Connection, OpenFlags, params};
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use writer::{Desk, Shared, lock};
+
+/// Older ones can lose committed writes when a checkpoint races a commit.
+const SQLITE_VERSION_MIN: i32 = 3_051_003;
+/// The migrations, in order; the number of the last one is the version of the schema.
+const MIGRATIONS: &[&str] = &[include_str!("../../migrations/sqlite/0001_init.sql")];
+const READERS_MAX: usize = 4;
+
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    readers: Readers,
+    pepper: [u8; 32],
+    path: PathBuf,
+    writer: Option<std::thread::JoinHandle<()>>,
+    /// Held as long as the store is open: one process per store.
+    _lock: std::fs::File,
+}
+
+fn database_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("clinch.db")
+}
+
+fn open_error(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Open(error.to_string())
+}
+
+impl SqliteStore {
+    /// Opens or makes the store of this directory. `pepper` is used if the store is new.
+    pub async fn open(data_dir: &Path, pepper: [u8; 32]) -> Result<SqliteStore> {
+        if rusqlite::version_number() < SQLITE_VERSION_MIN {
+            return Err(StoreError::Open(format!(
+                "SQLite {} can lose writes; 3.51.3 is needed",
+                rusqlite::version()
+            )));
+        }
+        let lock = lock_directory(data_dir)?;
+        let path = database_path(data_dir);
+        let mut conn = Connection::open(&path).map_err(open_error)?;
+        let (memory, desk, pepper) = prepare(&mut conn, pepper)?;
+        sync_directory(data_dir)?;
+        let shared = Arc::new(Shared::new(memory));
+        let writer = writer::start(shared.clone(), conn, desk).map_err(open_error)?;
+        Ok(SqliteStore {
+            shared,
+            readers: Readers::new(&path),
+            pepper,
+            path,
+            writer: Some(writer),
+            _lock: lock,
+        })
+    }
+
+    fn claims(&self, taken: Vec<(LeaseRef, Live)>) -> impl Future<Output = Result<Vec<Claim>>> {
+        // Most are fresh and have their payload at hand; the others are completed from disk, all in one question.
+        let readers = self.readers.clone();
+        async move {
+            let thin = taken.iter().any(|(_, live)| live.payload.is_none() || live.has_effects);
+            let complete = |conn: Option<&Connection>| -> rusqlite::Result<Vec<Claim>> {
+                taken
+                    .into_iter()
+                    .map(|(lease, live)| claim(conn, lease, live))
+                    .collect()
+            };
+            if thin {
+                readers.ask(move |conn| complete(Some(conn))).await
+            } else {
+                complete(None).map_err(read::read_error)
+            }
+        }
+    }
+}
+
+fn claim(conn: Option<&Connection>, lease: LeaseRef, live: Live) -> rusqlite::Result<Claim> {
+    let payload = match (live.payload, conn) {
+        (Some(payload), _) => payload,
+        (None, Some(conn)) => rows::payload(conn, live.event)?,
+        (None, None) => Bytes::new(),
+    };
+    let effects = match conn {
+        Some(conn) if live.has_effects => rows::effects(conn, lease.job)?,
+        _ => Vec::new(),
+    };
+    Ok(Claim {
+        lease,
+        event: live.event,
+        flow: live.flow,
+        queue: live.queue,
+        version: live.version,
+        received_at: live.received_at,
+        failures: live.failures,
+        attempts: live.attempts,
+        replays: live.replays,
+        first_attempt_at: live.first_attempt_at,
+        payload,
+        effects,
+    })
+}
+
+/// Opened for one process at a time: leases and the ready queue live in it.
+fn lock_directory(data_dir: &Path) -> Result<std::fs::File> {
+    std::fs::create_dir_all(data_dir).map_err(|e| StoreError::Open(format!("{}: {e}", data_dir.display())))?;
+    let path = data_dir.join("clinch.lock");
+    let file = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .map_err(open_error)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        StoreError::Open(format!(
+            "another clinch is using {}; stop it, or choose another --data-dir",
+            data_dir.display()
+        ))
+    })?;
+    Ok(file)
+}
+
+/// The new file's name must survive a power cut, too.
+fn sync_directory(data_dir: &Path) -> Result<()> {
+    std::fs::File::open(data_dir)
+        .and_then(|directory| directory.sync_all())
+        .map_err(open_error)
+}
+
+fn refuse_newer(conn: &Connection) -> Result<()> {
+    let version: i64 = conn
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(open_error)?;
+    if version > MIGRATIONS.len() as i64 {
+        return Err(StoreError::Open(format!(
+            "it was written by a newer clinch (schema {version}, this one knows {}); use that version",
+            MIGRATIONS.len()
+        )));
+    }
+    Ok(())
+}
+
+fn prepare(conn: &mut Connection, pepper: [u8; 32]) -> Result<(Memory, Desk, [u8; 32])> {
+    refuse_newer(conn)?;
+    conn.execute_batch(
+        "PRAGMA page_size = 8192;
+         PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL;
+         PRAGMA wal_autocheckpoint = 0;
+         PRAGMA journal_size_limit = 67108864;
+         PRAGMA cache_size = -16384;
+         PRAGMA temp_store = MEMORY;",
+    )
+    .map_err(open_error)?;
+    conn.set_prepared_statement_cache_capacity(64);
+    migrate(conn, pepper).map_err(open_error)?;
+    load(conn).map_err(|error| StoreError::Damaged(error.to_string()))
+}
+
+fn migrate(conn: &mut Connection, pepper: [u8; 32]) -> rusqlite::Result<()> {
+    let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let version: i64 = tx.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    for (at, migration) in MIGRATIONS
+        .iter()
+        .enumerate()
+        .skip(usize::try_from(version).unwrap_or(0))
+    {
+        tx.execute_batch(migration)?;
+        tx.execute_batch(&format!("PRAGMA user_version = {}", at + 1))?;
+    }
+    let facts = [
+        "accepted",
+        "created",
+        "expired",
+        "events_expired",
+        "probes",
+        "boot",
+        "live_from",
+    ];
+    for name in facts {
+        tx.execute(
+            "INSERT INTO fact (name, value) VALUES (?1, 0) ON CONFLICT DO NOTHING",
+            [name],
+        )?;
+    }
+    tx.execute(
+        "INSERT INTO fact (name, value) VALUES ('pepper', ?1) ON CONFLICT DO NOTHING",
+        [&pepper[..]],
+    )?;
+    tx.execute("UPDATE fact SET value = value + 1 WHERE name = 'boot'", [])?;
+    tx.commit()
+}
+
+fn load(conn: &Connection) -> rusqlite::Result<(Memory, Desk, [u8; 32])> {
+    let pepper: [u8; 32] = conn.query_row("SELECT value FROM fact WHERE name = 'pepper'", [], |row| row.get(0))?;
+    let mut names = HashMap::new();
+    let mut texts = HashMap::new();
+    for row in conn
+        .prepare("SELECT id, text FROM name")?
+        .query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?
+    {
+        let (id, text) = row?;
+        let text: Arc<str> = Arc::from(text);
+        names.insert(text.clone(), id);
+        texts.insert(id, text);
+    }
+    let newest = |table: &str| {
+        conn.query_row(&format!("SELECT ifnull(max(id), 0) FROM {table}"), [], |row| {
+            row.get::<_, i64>(0)
+        })
+    };
+    let last_id = newest("event")?.max(newest("job")?).cast_unsigned();
+    let mut memory = Memory::new(rows::fact(conn, "boot")?.cast_unsigned());
+    let live_from = rows::fact(conn, "live_from")?;
+    recover(conn, live_from, &texts, &mut memory)?;
+    let mut dead = conn.prepare("SELECT flow, reason, count(*) FROM job WHERE state = 3 GROUP BY flow, reason")?;
+    let mut dead = dead.query([])?;
+    while let Some(row) = dead.next()? {
+        if let Some(flow) = texts.get(&row.get(0)?) {
+            memory.remember_dead(flow, rows::reason(row.get(1)?), row.get::<_, i64>(2)?.cast_unsigned());
+        }
+    }
+    let desk = Desk {
+        last_id,
+        names,
+        keys: keys::Keys::load(conn)?,
+        pruned_to: 0,
+    };
+    Ok((memory, desk, pepper))
+}
+
+/// Unfinished jobs come back as they were. One with an open effect was running when the process ended: it comes back as
+/// running under a lease that is over, so that it is settled as lost and not silently run again.
+fn recover(
+    conn: &Connection,
+    live_from: i64,
+    texts: &HashMap<i64, Arc<str>>,
+    memory: &mut Memory,
+) -> rusqlite::Result<()> {
+    let open: BTreeSet<i64> = conn
+        .prepare("SELECT DISTINCT job FROM effect WHERE job >= ?1 AND state = 0")?
+        .query_map([live_from], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut jobs = conn.prepare(
+        "SELECT job.id, job.event, job.flow, job.queue, job.version, job.run_at, job.failures, job.attempts, job.replays,
+                job.first_attempt_at, event.received_at
+         FROM job CROSS JOIN event ON event.id = job.event WHERE job.id >= ?1 AND job.state = 0 ORDER BY job.id",
+    )?;
+    let mut jobs = jobs.query(params![live_from])?;
+    let unnamed: Arc<str> = Arc::from("?");
+    let text = |id: i64| texts.get(&id).unwrap_or(&unnamed).clone();
+    while let Some(row) = jobs.next()? {
+        let id: i64 = row.get(0)?;
+        let attempts: u32 = row.get(7)?;
+        let replays: u32 = row.get(8)?;
+        let was_running = open.contains(&id);
+        let phase = if was_running {
+            Phase::Running {
+                fence: Fence(0),
+                until: Timestamp::from_micros(0),
+            }
+        } else {
+            Phase::Ready {
+                run_at: rows::time(row, 5)?,
+            }
+        };
+        let live = Live {
+            event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
+            flow: text(row.get(2)?),
+            queue: text(row.get(3)?),
+            version: VersionId(row.get(4)?),
+            received_at: rows::time(row, 10)?,
+            failures: row.get(6)?,
+            attempts,
+            replays,
+            first_attempt_at: rows::maybe_time(row, 9)?,
+            phase,
+            payload: None,
+            // A step may have been done before the process ended, without any attempt having ended.
+            has_effects: true,
+        };
+        memory.enter(JobId::from_number(id.cast_unsigned()), live);
+    }
+    Ok(())
+}
+
+/// A few connections that only read, made when first needed.
+#[derive(Clone)]
+struct Readers {
+    path: Arc<PathBuf>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    places: Arc<tokio::sync::Semaphore>,
+}
+
+impl Readers {
+    fn new(path: &Path) -> Self {
+        Readers {
+            path: Arc::new(path.to_path_buf()),
+            idle: Arc::default(),
+            places: Arc::new(tokio::sync::Semaphore::new(READERS_MAX)),
+        }
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let place = self
+            .places
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("the places are never closed");
+        let readers = self.clone();
+        let asked = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            readers.ask_here(question)
+        });
+        asked
+            .await
+            .map_err(|error| StoreError::Unavailable(format!("a reader ended: {error}")))?
+    }
+
+    fn ask_here<T>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        let idle = lock(&self.idle).pop();
+        let conn = match idle {
+            Some(conn) => conn,
+            None => self.open().map_err(read::read_error)?,
+        };
+        let answer = question(&conn).map_err(read::read_error)?;
+        lock(&self.idle).push(conn);
+        Ok(answer)
+    }
+
+    fn open(&self) -> rusqlite::Result<Connection> {
+        let conn = Connection::open_with_flags(&*self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        conn.execute_batch("PRAGMA query_only = 1; PRAGMA cache_size = -2048;")?;
+        conn.busy_timeout(Duration::from_secs(5))?;
+        Ok(conn)
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.shared.close();
+        if let Some(writer) = self.writer.take() {
+            // It ends after what was already handed in; a panic in it was reported when it happened.
+            let _ = writer.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn accept(&self, event: NewEvent) -> Result<Acceptance> {
+        self.shared.may_accept()?;
+        if lock(&self.shared.memory).len() >= LIVE_JOBS_MAX {
+            return Err(StoreError::Full("too many jobs are unfinished"));
+        }
+        self.shared.write(move |batch| accept::accept(batch, event)).await
+    }
+
+    async fn claim(&self, ask: ClaimAsk) -> Result<Vec<Claim>> {
+        let taken = lock(&self.shared.memory).claim(&ask);
+        self.claims(taken).await
+    }
+
+    async fn renew(&self, leases: &[LeaseRef], until: Timestamp) -> Result<Vec<Held>> {
+        let mut memory = lock(&self.shared.memory);
+        Ok(leases.iter().map(|lease| memory.renew(*lease, until)).collect())
+    }
+
+    async fn intend(&self, lease: LeaseRef, effect: NewEffect) -> Result<Held> {
+        self.shared
+            .write(move |batch| ledger::intend(batch, lease, &effect))
+            .await
+    }
+
+    async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held> {
+        self.shared
+            .write(move |batch| ledger::conclude(batch, lease, &conclusion))
+            .await
+    }
+
+    async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
+        self.shared.write(move |batch| settle::settle(batch, lease, &end)).await
+    }
+
+    async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
+        let taken = lock(&self.shared.memory).lapse(now, most, until);
+        self.claims(taken).await
+    }
+
+    async fn revive(&self, ask: ReviveAsk) -> Result<Revived> {
+        self.shared.write(move |batch| revive::revive(batch, &ask)).await
+    }
+
+    async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
+        self.shared
+            .write(move |batch| {
+                batch.conn.execute(
+                    "INSERT INTO version (hash, files, at) VALUES (?1, ?2, ?3) ON CONFLICT (hash) DO NOTHING",
+                    params![hash, files, at.as_micros()],
+                )?;
+                batch
+                    .conn
+                    .query_row("SELECT id FROM version WHERE hash = ?1", [hash], |row| row.get(0))
+                    .map(VersionId)
+            })
+            .await
+    }
+
+    async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
+        self.shared
+            .write(move |batch| keep::prune(batch, now, &retention, most))
+            .await
+    }
+
+    async fn work(&self, queue: &str) {
+        let wake = lock(&self.shared.memory).wake_of(queue);
+        wake.notified().await;
+    }
+
+    fn next_due(&self, queue: &str) -> Option<Timestamp> {
+        lock(&self.shared.memory).next_due(queue)
+    }
+
+    async fn failed(&self) -> StoreError {
+        let mut failed = self.shared.failed.subscribe();
+        let error = failed
+            .wait_for(Option::is_some)
+            .await
+            .expect("the sender lives as long as the store")
+            .clone();
+        error.expect("it was waited for")
+    }
+}
+
+#[async_trait]
+impl Read for SqliteStore {
+    async fn job(&self, id: JobId) -> Result<Option<JobStory>> {
+        read::job(&self.readers, &self.shared, id).await
+    }
+
+    async fn jobs_of(&self, event: EventId) -> Result<Vec<JobRow>> {
+        read::jobs_of(&self.readers, &self.shared, event).await
+    }
+
+    async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
+        read::jobs(&self.readers, &self.shared, filter).await
+    }
+
+    async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {
+        read::dead_groups(&self.readers).await
+    }
+
+    async fn key(&self, key: DedupKey) -> Result<Option<EventId>> {
+        self.shared
+            .write(move |batch| accept::find(batch, key.as_bytes()))
+            .await
+    }
+
+    async fn latencies(&self, since: Timestamp) -> Result<Latencies> {
+        read::latencies(&self.readers, since).await
+    }
+
+    async fn version_files(&self, version: VersionId) -> Result<Option<String>> {
+        read::version_files(&self.readers, version).await
+    }
+
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>> {
+        read::audit(&self.readers, limit).await
+    }
+
+    fn live_versions(&self) -> Vec<VersionId> {
+        lock(&self.shared.memory).versions()
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        let oldest_dead = self.readers.ask(read::oldest_dead).await?;
+        let memory = lock(&self.shared.memory);
+        Ok(Counts {
+            live: memory.live_counts(),
+            dead: memory.dead_counts(),
+            oldest: memory.oldest_by_flow(),
+            oldest_dead,
+        })
+    }
+
+    fn health(&self) -> Health {
+        let size = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
+        let free = rustix::fs::statvfs(&self.path).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        Health {
+            unwell: self.shared.unwell(),
+            bytes: size(self.path.clone()) + size(self.path.with_extension("db-wal")),
+            free_bytes: free,
+            pending_verbs: self.shared.pending(),
+            commits: self.shared.commits.load(Ordering::Relaxed),
+            commit_seconds: self.shared.commit_nanos.load(Ordering::Relaxed) as f64 / 1e9,
+            write_errors: self.shared.write_errors.load(Ordering::Relaxed),
+        }
+    }
+
+    fn pepper(&self) -> &[u8; 32] {
+        &self.pepper
+    }
+}

@@ -1,0 +1,239 @@
+//! The questions, asked on connections of their own: a reader never waits for the writer, nor the writer for it.
+
+use super::writer::{Shared, lock};
+use super::{Readers, rows};
+use crate::read::*;
+use crate::{Result, StoreError, VersionId};
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params};
+use std::fmt::Write;
+use std::sync::Arc;
+
+pub(super) async fn job(readers: &Readers, shared: &Shared, id: JobId) -> Result<Option<JobStory>> {
+    let story = readers.ask(move |conn| story(conn, id)).await?;
+    Ok(story.map(|mut story| {
+        mark_running(shared, std::slice::from_mut(&mut story.row));
+        story
+    }))
+}
+
+fn story(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobStory>> {
+    let row = conn
+        .prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?
+        .query_row([id.number().cast_signed()], rows::job_row)
+        .optional()?;
+    let Some(row) = row else { return Ok(None) };
+    let (answer_status, expires_at, has_key): (u16, i64, bool) = conn.query_row(
+        "SELECT status, expires_at, key IS NOT NULL FROM event WHERE id = ?1",
+        [row.event.number().cast_signed()],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    let audit = conn
+        .prepare_cached(&format!("{} WHERE job = ?1 ORDER BY id", rows::AUDIT_ROW))?
+        .query_map([id.number().cast_signed()], rows::audit_row)?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(Some(JobStory {
+        attempts: rows::attempts(conn, id)?,
+        effects: rows::effects(conn, id)?,
+        deliveries: rows::deliveries(conn, row.event)?,
+        payload: rows::payload(conn, row.event)?,
+        audit,
+        answer_status,
+        key_until: has_key.then(|| Timestamp::from_micros(expires_at)),
+        row,
+    }))
+}
+
+pub(super) async fn jobs_of(readers: &Readers, shared: &Shared, event: EventId) -> Result<Vec<JobRow>> {
+    let mut found = readers
+        .ask(move |conn| {
+            conn.prepare_cached(&format!(
+                "{} WHERE job.id > ?1 AND job.id <= ?1 + event.jobs AND job.event = ?1",
+                rows::JOB_ROW
+            ))?
+            .query_map([event.number().cast_signed()], rows::job_row)?
+            .collect::<rusqlite::Result<Vec<_>>>()
+        })
+        .await?;
+    mark_running(shared, &mut found);
+    Ok(found)
+}
+
+/// Running is known in memory only.
+fn mark_running(shared: &Shared, found: &mut [JobRow]) {
+    let memory = lock(&shared.memory);
+    for row in found {
+        if let Some(live) = memory.get(row.id) {
+            row.word = live.word();
+            if row.word == Word::Running {
+                row.run_at = None;
+            }
+        }
+    }
+}
+
+pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) -> Result<JobPage> {
+    let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
+    if filter.word == Some(Word::Running) {
+        let running = lock(&shared.memory).running(LIST_ROWS_MAX);
+        let mut found = Vec::new();
+        for id in running {
+            if let Some(story) = job(readers, shared, id)
+                .await?
+                .filter(|story| story.row.word == Word::Running)
+            {
+                found.push(story.row);
+            }
+        }
+        found.retain(|row| fits(row, &filter));
+        found.sort_by_key(|row| std::cmp::Reverse(row.id));
+        let more = found.len() > limit;
+        found.truncate(limit);
+        return Ok(JobPage { rows: found, more });
+    }
+    let asked = filter.clone();
+    let (mut found, mut more) = readers.ask(move |conn| select_jobs(conn, &asked, limit)).await?;
+    mark_running(shared, &mut found);
+    found.retain(|row| fits(row, &filter));
+    more |= found.len() > limit;
+    found.truncate(limit);
+    Ok(JobPage { rows: found, more })
+}
+
+fn fits(row: &JobRow, filter: &JobFilter) -> bool {
+    filter.word.is_none_or(|word| word == row.word)
+        && filter.flow.as_ref().is_none_or(|flow| **flow == *row.flow)
+        && filter.queue.as_ref().is_none_or(|queue| **queue == *row.queue)
+        && filter.reason.is_none_or(|reason| Some(reason) == row.reason)
+        && filter.before.is_none_or(|before| row.id < before)
+}
+
+/// One row more than asked for tells whether there are more.
+fn select_jobs(conn: &Connection, filter: &JobFilter, limit: usize) -> rusqlite::Result<(Vec<JobRow>, bool)> {
+    let state = filter.word.map(|word| match word {
+        Word::Queued | Word::Running | Word::Retrying => rows::READY,
+        Word::Success => rows::SUCCESS,
+        Word::Noop => rows::NOOP,
+        Word::Dead => rows::DEAD,
+    });
+    let before = filter.before.map_or(i64::MAX, |id| id.number().cast_signed());
+    // Dead ones have an index of their own; for the rest the look back is bounded.
+    let floor: i64 = match state {
+        Some(rows::DEAD) => 0,
+        _ => conn
+            .prepare_cached("SELECT id FROM job WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2")?
+            .query_row(params![before, SCAN_ROWS_MAX as i64], |row| row.get(0))
+            .optional()?
+            .unwrap_or(0),
+    };
+    let mut sql = format!("{} WHERE job.id < ?1 AND job.id >= ?2", rows::JOB_ROW);
+    if let Some(state) = state {
+        let _ = write!(sql, " AND job.state = {state}");
+    }
+    if let Some(reason) = filter.reason {
+        let _ = write!(sql, " AND job.reason = {}", rows::reason_number(reason));
+    }
+    sql.push_str(" AND (?3 IS NULL OR flow.text = ?3) AND (?4 IS NULL OR queue.text = ?4)");
+    match state {
+        Some(rows::DEAD) => sql.push_str(" ORDER BY job.ended_at DESC, job.id DESC LIMIT ?5"),
+        _ => sql.push_str(" ORDER BY job.id DESC LIMIT ?5"),
+    }
+    let found = conn
+        .prepare_cached(&sql)?
+        .query_map(
+            params![before, floor, filter.flow, filter.queue, limit as i64 + 1],
+            rows::job_row,
+        )?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    Ok((found, floor > 0))
+}
+
+pub(super) async fn dead_groups(readers: &Readers) -> Result<Vec<DeadGroup>> {
+    readers
+        .ask(|conn| {
+            conn.prepare_cached(
+                "SELECT flow.text, job.reason, count(*), min(job.ended_at), max(job.ended_at), max(job.id)
+                 FROM job JOIN name AS flow ON flow.id = job.flow WHERE job.state = 3
+                 GROUP BY job.flow, job.reason ORDER BY count(*) DESC",
+            )?
+            .query_map([], |row| {
+                Ok(DeadGroup {
+                    flow: Arc::from(row.get_ref(0)?.as_str()?),
+                    reason: rows::reason(row.get(1)?),
+                    jobs: row.get::<_, i64>(2)?.cast_unsigned(),
+                    first_at: rows::time(row, 3)?,
+                    last_at: rows::time(row, 4)?,
+                    example: JobId::from_number(row.get::<_, i64>(5)?.cast_unsigned()),
+                })
+            })?
+            .collect()
+        })
+        .await
+}
+
+pub(super) async fn latencies(readers: &Readers, since: Timestamp) -> Result<Latencies> {
+    readers
+        .ask(move |conn| {
+            let mut found = Latencies::default();
+            let mut rows = conn.prepare_cached(
+                "SELECT event.received_at, job.first_attempt_at, job.ended_at
+                 FROM job JOIN event ON event.id = job.event
+                 WHERE job.id >= ?1 AND job.ended_at IS NOT NULL ORDER BY job.id DESC LIMIT ?2",
+            )?;
+            let first = JobId::first_at(since).number().cast_signed();
+            let mut rows = rows.query(params![first, LATENCY_JOBS_MAX as i64 + 1])?;
+            while let Some(row) = rows.next()? {
+                if found.end_to_end.len() == LATENCY_JOBS_MAX {
+                    found.cut = true;
+                    break;
+                }
+                let received = rows::time(row, 0)?;
+                let ended = rows::time(row, 2)?;
+                let began = rows::maybe_time(row, 1)?.unwrap_or(ended);
+                found.wait.push(began.since(received));
+                found.run.push(ended.since(began));
+                found.end_to_end.push(ended.since(received));
+            }
+            for stage in [&mut found.wait, &mut found.run, &mut found.end_to_end] {
+                stage.sort_unstable();
+            }
+            Ok(found)
+        })
+        .await
+}
+
+pub(super) async fn version_files(readers: &Readers, version: VersionId) -> Result<Option<String>> {
+    readers
+        .ask(move |conn| {
+            conn.query_row("SELECT files FROM version WHERE id = ?1", [version.0], |row| row.get(0))
+                .optional()
+        })
+        .await
+}
+
+pub(super) async fn audit(readers: &Readers, limit: usize) -> Result<Vec<AuditRow>> {
+    readers
+        .ask(move |conn| {
+            conn.prepare_cached(&format!("{} ORDER BY id DESC LIMIT ?1", rows::AUDIT_ROW))?
+                .query_map([limit.min(LIST_ROWS_MAX) as i64], rows::audit_row)?
+                .collect()
+        })
+        .await
+}
+
+pub(super) fn oldest_dead(conn: &Connection) -> rusqlite::Result<Vec<(Arc<str>, Timestamp)>> {
+    conn.prepare_cached(
+        "SELECT flow.text, min(job.ended_at) FROM job JOIN name AS flow ON flow.id = job.flow
+         WHERE job.state = 3 GROUP BY job.flow",
+    )?
+    .query_map([], |row| {
+        Ok((Arc::from(row.get_ref(0)?.as_str()?), rows::time(row, 1)?))
+    })?
+    .collect()
+}
+
+pub(super) fn read_error(error: rusqlite::Error) -> StoreError {
+    StoreError::Unavailable(format!("reading failed: {error}"))
+}

@@ -1,0 +1,100 @@
+//! revive: a dead letter runs again, under the same keys, on record.
+
+use super::memory::{Live, Phase, Settled};
+use super::rows::{self, DEAD, DONE, NOT_DONE, OPEN, READY, UNKNOWN};
+use super::writer::Batch;
+use crate::{ReviveAsk, Revived, UnknownRuling};
+use clinch_core::effect::{EffectState, Idempotency};
+use rusqlite::{OptionalExtension, params};
+
+pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result<Revived> {
+    let job = ask.job.number().cast_signed();
+    let row = batch
+        .conn
+        .prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?
+        .query_row([job], rows::job_row)
+        .optional()?;
+    let Some(row) = row else { return Ok(Revived::NotFound) };
+    let Some(reason) = row.reason.filter(|_| row.word == clinch_core::job::Word::Dead) else {
+        return Ok(Revived::NotDead { state: row.word });
+    };
+    let unclear: Vec<_> = rows::effects(batch.conn, ask.job)?
+        .into_iter()
+        .filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown))
+        .collect();
+    match ask.unknown {
+        // Where the target can tell, the worker sends again by itself; else a person must say what to do.
+        None if unclear.iter().any(|effect| effect.class == Idempotency::None) => {
+            return Ok(Revived::Ask {
+                steps: unclear.into_iter().map(|effect| effect.name).collect(),
+            });
+        }
+        None => {}
+        Some(ruling) => {
+            let state = match ruling {
+                UnknownRuling::Resend => NOT_DONE,
+                UnknownRuling::Skip => DONE,
+            };
+            batch.conn.execute(
+                "UPDATE effect SET state = ?2, changed_at = ?3 WHERE job = ?1 AND state IN (?4, ?5)",
+                params![job, state, ask.at.as_micros(), OPEN, UNKNOWN],
+            )?;
+        }
+    }
+    if !batch.touch(ask.job) {
+        return Ok(Revived::NotDead {
+            state: clinch_core::job::Word::Queued,
+        });
+    }
+    let version = ask.version.unwrap_or(row.version);
+    let replays = row.replays + 1;
+    batch
+        .conn
+        .prepare_cached(
+            "UPDATE job SET state = ?2, run_at = ?3, failures = 0, replays = ?4, version = ?5,
+                 first_attempt_at = NULL, ended_at = NULL, reason = NULL
+             WHERE id = ?1 AND state = ?6",
+        )?
+        .execute(params![job, READY, ask.at.as_micros(), replays, version.0, DEAD])?;
+    let ruling = match ask.unknown {
+        None => "",
+        Some(UnknownRuling::Resend) => "; unknown effects are sent again",
+        Some(UnknownRuling::Skip) => "; unknown effects are taken as done",
+    };
+    batch
+        .conn
+        .prepare_cached(
+            "INSERT INTO audit (at, actor, action, job, reason, detail) VALUES (?1, ?2, 'replay', ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            ask.at.as_micros(),
+            ask.actor,
+            job,
+            ask.reason,
+            format!("replay {replays} of a dead letter ({reason}){ruling}"),
+        ])?;
+    // A start looks only at jobs from `live_from` on: an older one that lives again must move it back.
+    batch
+        .conn
+        .prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value > ?1")?
+        .execute([job])?;
+    batch.changes.push(Settled::Revived {
+        job: ask.job,
+        reason,
+        live: Live {
+            event: row.event,
+            flow: row.flow,
+            queue: row.queue,
+            version,
+            received_at: row.received_at,
+            failures: 0,
+            attempts: row.attempts,
+            replays,
+            first_attempt_at: None,
+            phase: Phase::Ready { run_at: ask.at },
+            payload: None,
+            has_effects: true,
+        },
+    });
+    Ok(Revived::Revived { replays })
+}

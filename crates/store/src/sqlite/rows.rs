@@ -1,0 +1,236 @@
+//! How rows are spelt, in both directions.
+
+use crate::VersionId;
+use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::key::Fingerprint;
+use clinch_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::sync::Arc;
+
+pub(super) const READY: i64 = 0;
+pub(super) const SUCCESS: i64 = 1;
+pub(super) const NOOP: i64 = 2;
+pub(super) const DEAD: i64 = 3;
+
+pub(super) const OPEN: i64 = 0;
+pub(super) const DONE: i64 = 1;
+pub(super) const NOT_DONE: i64 = 2;
+pub(super) const UNKNOWN: i64 = 3;
+
+pub(super) fn class_number(class: Idempotency) -> i64 {
+    match class {
+        Idempotency::None => 0,
+        Idempotency::Header => 1,
+        Idempotency::Natural => 2,
+    }
+}
+
+fn class(number: i64) -> Idempotency {
+    match number {
+        1 => Idempotency::Header,
+        2 => Idempotency::Natural,
+        _ => Idempotency::None,
+    }
+}
+
+pub(super) fn effect_number(state: &EffectState) -> i64 {
+    match state {
+        EffectState::Open => OPEN,
+        EffectState::Done(_) => DONE,
+        EffectState::NotDone => NOT_DONE,
+        EffectState::Unknown => UNKNOWN,
+    }
+}
+
+/// The place in the fixed list; the list only ever grows at its end.
+pub(super) fn reason_number(reason: Reason) -> i64 {
+    Reason::ALL
+        .iter()
+        .position(|other| *other == reason)
+        .map_or(0, |at| at as i64)
+}
+
+pub(super) fn reason(number: i64) -> Reason {
+    usize::try_from(number)
+        .ok()
+        .and_then(|at| Reason::ALL.get(at))
+        .copied()
+        .unwrap_or(Reason::Internal)
+}
+
+pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
+    Ok(Timestamp::from_micros(row.get(column)?))
+}
+
+pub(super) fn maybe_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_micros))
+}
+
+fn job_id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
+    Ok(JobId::from_number(row.get::<_, i64>(column)?.cast_unsigned()))
+}
+
+fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
+    Ok(Arc::from(row.get_ref(column)?.as_str()?))
+}
+
+pub(super) struct EventKey {
+    pub key: Option<Vec<u8>>,
+    pub fingerprint: Fingerprint,
+    pub received_at: i64,
+    pub expires_at: i64,
+    pub status: u16,
+    pub jobs: u64,
+}
+
+pub(super) fn event_key(conn: &Connection, event: u64) -> rusqlite::Result<Option<EventKey>> {
+    conn.prepare_cached("SELECT key, fingerprint, received_at, expires_at, status, jobs FROM event WHERE id = ?1")?
+        .query_row([event.cast_signed()], |row| {
+            let fingerprint: Option<[u8; 32]> = row.get(1)?;
+            Ok(EventKey {
+                key: row.get(0)?,
+                fingerprint: Fingerprint::from_bytes(fingerprint.unwrap_or_default()),
+                received_at: row.get(2)?,
+                expires_at: row.get(3)?,
+                status: row.get(4)?,
+                jobs: row.get::<_, i64>(5)?.cast_unsigned(),
+            })
+        })
+        .optional()
+}
+
+/// Whether every job of an event ended well. A dead letter has not.
+pub(super) fn jobs_finished(conn: &Connection, event: u64, jobs: u64) -> rusqlite::Result<bool> {
+    let unfinished: i64 = conn
+        .prepare_cached("SELECT count(*) FROM job WHERE id > ?1 AND id <= ?2 AND state NOT IN (1, 2)")?
+        .query_row([event.cast_signed(), (event + jobs).cast_signed()], |row| row.get(0))?;
+    Ok(unfinished == 0)
+}
+
+pub(super) fn payload(conn: &Connection, event: EventId) -> rusqlite::Result<Bytes> {
+    conn.prepare_cached("SELECT payload FROM event WHERE id = ?1")?
+        .query_row([event.number().cast_signed()], |row| {
+            Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?))
+        })
+}
+
+pub(super) fn effects(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Effect>> {
+    conn.prepare_cached(
+        "SELECT name, class, state, first_intended_at, changed_at, sends, status, body
+         FROM effect WHERE job = ?1 ORDER BY first_intended_at, name",
+    )?
+    .query_map([job.number().cast_signed()], |row| {
+        let state = match row.get(2)? {
+            DONE => EffectState::Done(Receipt {
+                status: row.get::<_, Option<u16>>(6)?.unwrap_or(0),
+                body: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default().into(),
+            }),
+            NOT_DONE => EffectState::NotDone,
+            UNKNOWN => EffectState::Unknown,
+            _ => EffectState::Open,
+        };
+        Ok(Effect {
+            name: row.get(0)?,
+            class: class(row.get(1)?),
+            state,
+            first_intended_at: time(row, 3)?,
+            changed_at: time(row, 4)?,
+            sends: row.get(5)?,
+        })
+    })?
+    .collect()
+}
+
+/// The columns that `job_row` reads, with the names spelt out.
+pub(super) const JOB_ROW: &str = "
+    SELECT job.id, job.event, flow.text, queue.text, job.version, job.state, job.run_at, job.failures, job.attempts,
+           job.replays, job.ended_at, job.reason, event.received_at,
+           CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
+                                            ORDER BY no DESC LIMIT 1) END
+    FROM job
+    JOIN event ON event.id = job.event
+    JOIN name AS flow ON flow.id = job.flow
+    JOIN name AS queue ON queue.id = job.queue ";
+
+pub(super) fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
+    let state: i64 = row.get(5)?;
+    let failures: u32 = row.get(7)?;
+    let word = match state {
+        SUCCESS => Word::Success,
+        NOOP => Word::Noop,
+        DEAD => Word::Dead,
+        _ if failures > 0 => Word::Retrying,
+        _ => Word::Queued,
+    };
+    Ok(JobRow {
+        id: job_id(row, 0)?,
+        event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
+        flow: name(row, 2)?,
+        queue: name(row, 3)?,
+        version: VersionId(row.get(4)?),
+        word,
+        received_at: time(row, 12)?,
+        run_at: if state == READY { Some(time(row, 6)?) } else { None },
+        failures,
+        attempts: row.get(8)?,
+        replays: row.get(9)?,
+        ended_at: maybe_time(row, 10)?,
+        reason: row.get::<_, Option<i64>>(11)?.map(reason),
+        error: row.get(13)?,
+    })
+}
+
+pub(super) fn attempts(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<AttemptRow>> {
+    conn.prepare_cached(
+        "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = ?1 ORDER BY no",
+    )?
+    .query_map([job.number().cast_signed()], |row| {
+        Ok(AttemptRow {
+            no: row.get(0)?,
+            started_at: time(row, 1)?,
+            ended_at: time(row, 2)?,
+            outcome: row.get(3)?,
+            reason: row.get::<_, Option<i64>>(4)?.map(reason),
+            error: row.get(5)?,
+        })
+    })?
+    .collect()
+}
+
+pub(super) fn deliveries(conn: &Connection, event: EventId) -> rusqlite::Result<Vec<DeliveryRow>> {
+    conn.prepare_cached("SELECT at, kind, times FROM delivery WHERE event = ?1 ORDER BY no")?
+        .query_map([event.number().cast_signed()], |row| {
+            Ok(DeliveryRow {
+                at: time(row, 0)?,
+                conflict: row.get::<_, i64>(1)? == 1,
+                times: row.get::<_, i64>(2)?.cast_unsigned(),
+            })
+        })?
+        .collect()
+}
+
+pub(super) const AUDIT_ROW: &str = "SELECT at, actor, action, job, reason, detail FROM audit ";
+
+pub(super) fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
+    Ok(AuditRow {
+        at: time(row, 0)?,
+        actor: row.get(1)?,
+        action: row.get(2)?,
+        job: row
+            .get::<_, Option<i64>>(3)?
+            .map(|id| JobId::from_number(id.cast_unsigned())),
+        reason: row.get(4)?,
+        detail: row.get(5)?,
+    })
+}
+
+pub(super) fn fact(conn: &Connection, name: &str) -> rusqlite::Result<i64> {
+    conn.query_row("SELECT value FROM fact WHERE name = ?1", params![name], |row| {
+        row.get(0)
+    })
+}

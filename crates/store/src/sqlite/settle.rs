@@ -1,0 +1,87 @@
+//! settle: the end of an attempt and what follows from it.
+
+use super::ledger;
+use super::memory::Settled;
+use super::rows::{DEAD, NOOP, READY, SUCCESS, reason_number};
+use super::writer::{Batch, lock};
+use crate::{Held, LeaseRef, Settlement};
+use clinch_core::job::{Change, Ending};
+use rusqlite::params;
+
+pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -> rusqlite::Result<Held> {
+    let Some(attempts) = held(batch, lease) else {
+        return Ok(Held::Lost);
+    };
+    if !batch.touch(lease.job) {
+        return Ok(Held::Lost);
+    }
+    if let Some(conclusion) = &end.conclusion {
+        ledger::write(batch, lease, conclusion)?;
+    }
+    let job = lease.job.number().cast_signed();
+    batch
+        .conn
+        .prepare_cached(
+            "INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute(params![
+            job,
+            attempts + 1,
+            end.started_at.as_micros(),
+            end.ended_at.as_micros(),
+            end.outcome,
+            end.reason.map(reason_number),
+            end.error,
+        ])?;
+    let (state, at, reason) = match end.change {
+        Change::Finished {
+            at,
+            ending: Ending::Success,
+        } => (SUCCESS, at, None),
+        Change::Finished {
+            at,
+            ending: Ending::Noop,
+        } => (NOOP, at, None),
+        Change::Buried { at, reason } => (DEAD, at, Some(reason)),
+        Change::Retried { run_at } | Change::HandedBack { run_at } => (READY, run_at, None),
+        Change::Claimed { .. } | Change::Revived { .. } => unreachable!("an attempt does not end in this change"),
+    };
+    batch
+        .conn
+        .prepare_cached(
+            "UPDATE job SET state = ?2, attempts = attempts + 1, failures = failures + ?3,
+                 first_attempt_at = ifnull(first_attempt_at, ?4),
+                 run_at = CASE WHEN ?2 = 0 THEN ?5 ELSE run_at END,
+                 ended_at = CASE WHEN ?2 = 0 THEN NULL ELSE ?5 END,
+                 reason = ?6
+             WHERE id = ?1",
+        )?
+        .execute(params![
+            job,
+            state,
+            i64::from(end.charged && !matches!(end.change, Change::Finished { .. })),
+            end.started_at.as_micros(),
+            at.as_micros(),
+            reason.map(reason_number),
+        ])?;
+    batch.changes.push(match end.change {
+        Change::Finished { ending, .. } => Settled::Ended { job: lease.job, ending },
+        Change::Buried { reason, .. } => Settled::Buried { job: lease.job, reason },
+        _ => Settled::Again {
+            job: lease.job,
+            run_at: at,
+            charged: end.charged,
+            attempt_started_at: end.started_at,
+        },
+    });
+    Ok(Held::Held)
+}
+
+/// How many attempts the job has behind it, if the lease still counts.
+fn held(batch: &Batch<'_>, lease: LeaseRef) -> Option<u32> {
+    let memory = lock(&batch.shared.memory);
+    memory
+        .holds(lease)
+        .then(|| memory.get(lease.job).map_or(0, |live| live.attempts))
+}

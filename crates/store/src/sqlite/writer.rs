@@ -1,0 +1,409 @@
+//! The one thread that writes. It takes every verb that is pending, makes one transaction of them and one sync, applies
+//! what they changed to memory, and only then has the callers answered, by a task that runs among them.
+
+use super::keys::{self, Keys};
+use super::memory::{Memory, Settled};
+use crate::{Result, StoreError, VERBS_PENDING_MAX};
+use clinch_core::id::JobId;
+use clinch_core::key::Fingerprint;
+use clinch_core::time::Timestamp;
+use rusqlite::{Connection, ffi};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// One transaction takes no more verbs than this.
+const BATCH_VERBS_MAX: usize = 2_048;
+/// The log is brought into the database when it has this many pages.
+const CHECKPOINT_PAGES: i32 = 4_000;
+/// While the disk refuses to write, it is asked again this often.
+const PROBE_EVERY: Duration = Duration::from_millis(500);
+
+pub(super) struct Shared {
+    pub memory: Mutex<Memory>,
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+    /// Why the store cannot write at the moment.
+    unwell: Mutex<Option<String>>,
+    is_unwell: AtomicBool,
+    pub failed: watch::Sender<Option<StoreError>>,
+    pub commits: AtomicU64,
+    pub commit_nanos: AtomicU64,
+    pub write_errors: AtomicU64,
+    log_pages: AtomicI32,
+}
+
+#[derive(Default)]
+struct Inbox {
+    work: Vec<Box<dyn Work>>,
+    closed: bool,
+}
+
+/// A verb with its caller.
+trait Work: Send {
+    fn run(&mut self, batch: &mut Batch<'_>) -> rusqlite::Result<()>;
+    fn answer(self: Box<Self>, committed: std::result::Result<(), StoreError>);
+}
+
+struct Pending<F, T> {
+    verb: Option<F>,
+    made: Option<T>,
+    caller: oneshot::Sender<Result<T>>,
+}
+
+impl<F, T> Work for Pending<F, T>
+where
+    F: FnOnce(&mut Batch<'_>) -> rusqlite::Result<T> + Send,
+    T: Send,
+{
+    fn run(&mut self, batch: &mut Batch<'_>) -> rusqlite::Result<()> {
+        let verb = self.verb.take().expect("a verb runs once");
+        self.made = Some(verb(batch)?);
+        Ok(())
+    }
+
+    fn answer(self: Box<Self>, committed: std::result::Result<(), StoreError>) {
+        let Pending { made, caller, .. } = *self;
+        let answer = committed.map(|()| made.expect("what was committed was run"));
+        // The caller may have gone away; what it asked for is on disk all the same.
+        let _ = caller.send(answer);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics while holding a lock of the store")
+}
+
+impl Shared {
+    pub fn new(memory: Memory) -> Self {
+        Shared {
+            memory: Mutex::new(memory),
+            inbox: Mutex::default(),
+            arrived: Condvar::new(),
+            unwell: Mutex::default(),
+            is_unwell: AtomicBool::new(false),
+            failed: watch::Sender::new(None),
+            commits: AtomicU64::new(0),
+            commit_nanos: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
+            log_pages: AtomicI32::new(0),
+        }
+    }
+
+    /// Hands a verb to the writer and waits until it is on disk.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        verb: impl FnOnce(&mut Batch<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (caller, answer) = oneshot::channel();
+        {
+            let mut inbox = lock(&self.inbox);
+            if inbox.closed {
+                return Err(self.why_closed());
+            }
+            inbox.work.push(Box::new(Pending {
+                verb: Some(verb),
+                made: None,
+                caller,
+            }));
+            if inbox.work.len() == 1 {
+                self.arrived.notify_one();
+            }
+        }
+        answer.await.unwrap_or_else(|_| Err(self.why_closed()))
+    }
+
+    fn why_closed(&self) -> StoreError {
+        self.failed
+            .borrow()
+            .clone()
+            .unwrap_or_else(|| StoreError::Unavailable("the store is closed".into()))
+    }
+
+    pub fn pending(&self) -> usize {
+        lock(&self.inbox).work.len()
+    }
+
+    /// May something new be accepted? Asked before a body is turned into an event.
+    pub fn may_accept(&self) -> Result<()> {
+        if self.is_unwell.load(Ordering::Relaxed) {
+            return Err(StoreError::Unavailable(self.unwell().unwrap_or_default()));
+        }
+        if self.pending() >= VERBS_PENDING_MAX {
+            return Err(StoreError::Full("too many requests wait for the disk"));
+        }
+        Ok(())
+    }
+
+    pub fn unwell(&self) -> Option<String> {
+        lock(&self.unwell).clone()
+    }
+
+    fn set_unwell(&self, why: Option<String>) {
+        let mut unwell = lock(&self.unwell);
+        match (&*unwell, &why) {
+            (None, Some(why)) => tracing::error!("the store cannot write and accepts nothing: {why}"),
+            (Some(_), None) => tracing::info!("the store writes again"),
+            _ => {}
+        }
+        self.is_unwell.store(why.is_some(), Ordering::Relaxed);
+        *unwell = why;
+    }
+
+    pub fn close(&self) {
+        lock(&self.inbox).closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// The next verbs; `None` when the store is closed and nothing is left.
+    fn next(&self, patience: Option<Duration>) -> Option<Vec<Box<dyn Work>>> {
+        let mut inbox = lock(&self.inbox);
+        while inbox.work.is_empty() {
+            if inbox.closed {
+                return None;
+            }
+            inbox = match patience {
+                None => self.arrived.wait(inbox).expect("nobody panics while holding the inbox"),
+                Some(most) => {
+                    let (inbox, timeout) = self
+                        .arrived
+                        .wait_timeout(inbox, most)
+                        .expect("nobody panics while holding the inbox");
+                    if timeout.timed_out() {
+                        return Some(Vec::new());
+                    }
+                    inbox
+                }
+            };
+        }
+        if inbox.work.len() <= BATCH_VERBS_MAX {
+            return Some(std::mem::take(&mut inbox.work));
+        }
+        let later = inbox.work.split_off(BATCH_VERBS_MAX);
+        Some(std::mem::replace(&mut inbox.work, later))
+    }
+}
+
+/// What only the writer knows.
+pub(super) struct Desk {
+    pub last_id: u64,
+    pub names: HashMap<Arc<str>, i64>,
+    pub keys: Keys,
+    /// How far the present round of pruning has come.
+    pub pruned_to: u64,
+}
+
+/// A key that this very transaction gives to an event.
+#[derive(Clone, Copy)]
+pub(super) struct FreshKey {
+    pub accepted: crate::Accepted,
+    pub fingerprint: Fingerprint,
+    pub expires_at: i64,
+}
+
+/// One transaction in the making. Verbs write rows through it and leave behind what becomes true when it is on disk.
+pub(super) struct Batch<'c> {
+    pub conn: &'c Connection,
+    pub desk: &'c mut Desk,
+    pub shared: &'c Shared,
+    pub changes: Vec<Settled>,
+    pub fresh_keys: HashMap<keys::Prefix, FreshKey>,
+    pub fresh_names: Vec<(Arc<str>, i64)>,
+    pub forgotten_runs: Vec<i64>,
+    pub accepted: i64,
+    pub created: i64,
+    pub expired: i64,
+    pub events_expired: i64,
+    touched: HashSet<JobId>,
+}
+
+impl Batch<'_> {
+    pub fn next_id(&mut self, at: Timestamp) -> u64 {
+        self.desk.last_id = clinch_core::id::next_after(self.desk.last_id, at);
+        self.desk.last_id
+    }
+
+    /// The number of a name, made if it is new.
+    pub fn name(&mut self, text: &Arc<str>) -> rusqlite::Result<i64> {
+        if let Some(id) = self.desk.names.get(text) {
+            return Ok(*id);
+        }
+        if let Some((_, id)) = self.fresh_names.iter().find(|(name, _)| name == text) {
+            return Ok(*id);
+        }
+        self.conn.execute("INSERT INTO name (text) VALUES (?1)", [&**text])?;
+        let id = self.conn.last_insert_rowid();
+        self.fresh_names.push((text.clone(), id));
+        Ok(id)
+    }
+
+    /// A job changes at most once per transaction: memory still shows what was before. False when it was changed already.
+    pub fn touch(&mut self, job: JobId) -> bool {
+        self.touched.insert(job)
+    }
+}
+
+type Answers = Vec<(Box<dyn Work>, std::result::Result<(), StoreError>)>;
+
+/// Starts the thread. `conn` is its own from here on.
+pub(super) fn start(
+    shared: Arc<Shared>,
+    mut conn: Connection,
+    mut desk: Desk,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let (answers, inbox) = mpsc::unbounded_channel::<Answers>();
+    tokio::spawn(answer(inbox));
+    let counted = shared.clone();
+    let count = move |_: &mut rusqlite::hooks::Wal, pages| {
+        counted.log_pages.store(pages, Ordering::Relaxed);
+        Ok(())
+    };
+    conn.wal_hook(Some(count)).map_err(std::io::Error::other)?;
+    std::thread::Builder::new().name("clinch-writer".into()).spawn(move || {
+        write(&shared, &mut conn, &mut desk, &answers);
+        lock(&shared.inbox).closed = true;
+        drop(std::mem::take(&mut lock(&shared.inbox).work));
+    })
+}
+
+async fn answer(mut inbox: mpsc::UnboundedReceiver<Answers>) {
+    while let Some(answers) = inbox.recv().await {
+        for (work, committed) in answers {
+            work.answer(committed);
+        }
+    }
+}
+
+fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc::UnboundedSender<Answers>) {
+    while let Some(mut work) = shared.next(shared.is_unwell.load(Ordering::Relaxed).then_some(PROBE_EVERY)) {
+        let began = Instant::now();
+        let committed = match transact(shared, conn, desk, &mut work) {
+            Ok(()) => {
+                shared.commits.fetch_add(1, Ordering::Relaxed);
+                let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                shared.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
+                if shared.is_unwell.load(Ordering::Relaxed) {
+                    shared.set_unwell(None);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                // A transaction that could not be rolled back was already gone.
+                let _ = conn.execute_batch("ROLLBACK");
+                Err(shared.judge(&error))
+            }
+        };
+        // What was committed stays committed, whatever becomes of the log.
+        let kept = if committed.is_ok() {
+            checkpoint(shared, conn).map_err(|error| shared.judge(&error))
+        } else {
+            Ok(())
+        };
+        let fatal = [&committed, &kept]
+            .iter()
+            .any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
+        // The runtime is gone only when nobody waits any more.
+        let _ = answers.send(work.into_iter().map(|work| (work, committed.clone())).collect());
+        if fatal {
+            return;
+        }
+    }
+    // Leaves a small log behind; if it cannot, the next start reads the long one.
+    let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+}
+
+/// One transaction and one sync for all of them. An empty one probes whether the disk takes writes again.
+fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
+    conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let mut batch = Batch {
+        conn,
+        desk,
+        shared,
+        changes: Vec::with_capacity(work.len()),
+        fresh_keys: HashMap::new(),
+        fresh_names: Vec::new(),
+        forgotten_runs: Vec::new(),
+        accepted: 0,
+        created: 0,
+        expired: 0,
+        events_expired: 0,
+        touched: HashSet::new(),
+    };
+    for verb in work.iter_mut() {
+        verb.run(&mut batch)?;
+    }
+    let sealed = batch.desk.keys.seal(conn)?;
+    let Batch {
+        changes,
+        fresh_keys,
+        fresh_names,
+        forgotten_runs,
+        accepted,
+        created,
+        expired,
+        events_expired,
+        ..
+    } = batch;
+    let probe = i64::from(work.is_empty());
+    let counted = [
+        ("accepted", accepted),
+        ("created", created),
+        ("expired", expired),
+        ("events_expired", events_expired),
+        ("probes", probe),
+    ];
+    for (name, by) in counted {
+        if by != 0 {
+            conn.prepare_cached("UPDATE fact SET value = value + ?2 WHERE name = ?1")?
+                .execute((name, by))?;
+        }
+    }
+    conn.prepare_cached("COMMIT")?.execute([])?;
+
+    for (prefix, fresh) in fresh_keys {
+        desk.keys
+            .insert(prefix, fresh.accepted.event.number(), fresh.expires_at);
+    }
+    desk.names.extend(fresh_names);
+    if let Some(sealed) = sealed {
+        desk.keys.sealed(sealed);
+    }
+    for run in forgotten_runs {
+        desk.keys.forget(run);
+    }
+    let mut memory = lock(&shared.memory);
+    for change in changes {
+        memory.apply(change);
+    }
+    Ok(())
+}
+
+/// By hand, because SQLite's own checkpoint swallows a failed sync.
+fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
+    if shared.log_pages.load(Ordering::Relaxed) < CHECKPOINT_PAGES {
+        return Ok(());
+    }
+    shared.log_pages.store(0, Ordering::Relaxed);
+    conn.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?
+        .query_row([], |_| Ok(()))
+}
+
+impl Shared {
+    /// Says what an error of the disk means, and lets everybody know.
+    fn judge(&self, error: &rusqlite::Error) -> StoreError {
+        self.write_errors.fetch_add(1, Ordering::Relaxed);
+        let said = match error.sqlite_error().map(|e| e.extended_code) {
+            Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC) => StoreError::Fatal(error.to_string()),
+            _ => StoreError::Unavailable(error.to_string()),
+        };
+        match &said {
+            StoreError::Fatal(_) => {
+                self.failed.send_replace(Some(said.clone()));
+            }
+            _ => self.set_unwell(Some(error.to_string())),
+        }
+        said
+    }
+}
