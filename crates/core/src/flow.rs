@@ -26,6 +26,13 @@ pub struct Route {
     pub dedup: Option<DedupRule>,
 }
 
+impl Route {
+    /// What its keys are scoped to, besides the tenant.
+    pub fn scope(&self) -> String {
+        format!("{} {}", self.method.word(), self.path)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     Post,

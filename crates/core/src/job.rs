@@ -6,11 +6,21 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
     /// Waits for a worker, from `run_at` on. A retry is only a `Ready` job with a later `run_at`.
-    Ready { run_at: Timestamp },
-    Running { lease: Lease },
-    Done { at: Timestamp, ending: Ending },
+    Ready {
+        run_at: Timestamp,
+    },
+    Running {
+        lease: Lease,
+    },
+    Done {
+        at: Timestamp,
+        ending: Ending,
+    },
     /// In the dead letter queue, until it is replayed or its retention ends.
-    Dead { at: Timestamp, reason: Reason },
+    Dead {
+        at: Timestamp,
+        reason: Reason,
+    },
 }
 
 /// The right to run a job: whoever holds a smaller fence than the job's own changes nothing.
@@ -34,23 +44,41 @@ pub enum Ending {
 /// What may happen to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    Claimed { lease: Lease },
-    Finished { at: Timestamp, ending: Ending },
+    Claimed {
+        lease: Lease,
+    },
+    Finished {
+        at: Timestamp,
+        ending: Ending,
+    },
     /// The attempt failed and another one is due.
-    Retried { run_at: Timestamp },
+    Retried {
+        run_at: Timestamp,
+    },
     /// The attempt was stopped by us, not by its work: no attempt is charged.
-    HandedBack { run_at: Timestamp },
-    Buried { at: Timestamp, reason: Reason },
+    HandedBack {
+        run_at: Timestamp,
+    },
+    Buried {
+        at: Timestamp,
+        reason: Reason,
+    },
     /// An operator, or a sender's duplicate where the flow says so, asks for it again.
-    Revived { run_at: Timestamp },
+    Revived {
+        run_at: Timestamp,
+    },
 }
 
 /// The state after the change, or `None` where the change is not allowed.
 pub fn after(state: JobState, change: Change) -> Option<JobState> {
     match (state, change) {
-        (JobState::Ready { run_at }, Change::Claimed { lease }) if run_at <= lease.until => Some(JobState::Running { lease }),
+        (JobState::Ready { run_at }, Change::Claimed { lease }) if run_at <= lease.until => {
+            Some(JobState::Running { lease })
+        }
         (JobState::Running { .. }, Change::Finished { at, ending }) => Some(JobState::Done { at, ending }),
-        (JobState::Running { .. }, Change::Retried { run_at } | Change::HandedBack { run_at }) => Some(JobState::Ready { run_at }),
+        (JobState::Running { .. }, Change::Retried { run_at } | Change::HandedBack { run_at }) => {
+            Some(JobState::Ready { run_at })
+        }
         (JobState::Running { .. }, Change::Buried { at, reason }) => Some(JobState::Dead { at, reason }),
         (JobState::Dead { .. }, Change::Revived { run_at }) => Some(JobState::Ready { run_at }),
         _ => None,
@@ -69,7 +97,14 @@ pub enum Word {
 }
 
 impl Word {
-    pub const ALL: [Word; 6] = [Word::Queued, Word::Running, Word::Retrying, Word::Success, Word::Noop, Word::Dead];
+    pub const ALL: [Word; 6] = [
+        Word::Queued,
+        Word::Running,
+        Word::Retrying,
+        Word::Success,
+        Word::Noop,
+        Word::Dead,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -100,8 +135,13 @@ impl JobState {
             JobState::Ready { .. } if failures > 0 => Word::Retrying,
             JobState::Ready { .. } => Word::Queued,
             JobState::Running { .. } => Word::Running,
-            JobState::Done { ending: Ending::Success, .. } => Word::Success,
-            JobState::Done { ending: Ending::Noop, .. } => Word::Noop,
+            JobState::Done {
+                ending: Ending::Success,
+                ..
+            } => Word::Success,
+            JobState::Done {
+                ending: Ending::Noop, ..
+            } => Word::Noop,
             JobState::Dead { .. } => Word::Dead,
         }
     }
@@ -110,19 +150,46 @@ impl JobState {
 /// The diagram of `docs/job-states.md`, drawn by walking every state and every change.
 pub fn diagram() -> String {
     let at = Timestamp::from_micros(0);
-    let lease = Lease { fence: Fence(1), until: at };
+    let lease = Lease {
+        fence: Fence(1),
+        until: at,
+    };
     let states = [
         ("Ready", JobState::Ready { run_at: at }),
         ("Running", JobState::Running { lease }),
-        ("Done", JobState::Done { at, ending: Ending::Success }),
-        ("Dead", JobState::Dead { at, reason: Reason::Timeout }),
+        (
+            "Done",
+            JobState::Done {
+                at,
+                ending: Ending::Success,
+            },
+        ),
+        (
+            "Dead",
+            JobState::Dead {
+                at,
+                reason: Reason::Timeout,
+            },
+        ),
     ];
     let changes = [
         ("claimed", Change::Claimed { lease }),
-        ("finished", Change::Finished { at, ending: Ending::Success }),
+        (
+            "finished",
+            Change::Finished {
+                at,
+                ending: Ending::Success,
+            },
+        ),
         ("retried", Change::Retried { run_at: at }),
         ("handed back", Change::HandedBack { run_at: at }),
-        ("buried", Change::Buried { at, reason: Reason::Timeout }),
+        (
+            "buried",
+            Change::Buried {
+                at,
+                reason: Reason::Timeout,
+            },
+        ),
         ("revived", Change::Revived { run_at: at }),
     ];
     let name = |state: JobState| {
@@ -150,25 +217,45 @@ mod tests {
     fn the_drawn_states_are_the_coded_ones() {
         let page = include_str!("../../../docs/job-states.md");
         for line in diagram().lines() {
-            assert!(page.contains(line), "docs/job-states.md lacks `{line}`; the whole diagram is:\n{}", diagram());
+            assert!(
+                page.contains(line),
+                "docs/job-states.md lacks `{line}`; the whole diagram is:\n{}",
+                diagram()
+            );
         }
         let drawn = page.lines().filter(|line| line.contains("-->")).count();
-        assert_eq!(drawn, diagram().lines().count(), "docs/job-states.md draws an arrow that the code does not have");
+        assert_eq!(
+            drawn,
+            diagram().lines().count(),
+            "docs/job-states.md draws an arrow that the code does not have"
+        );
     }
 
     #[test]
     fn a_finished_job_never_moves_again() {
         let at = Timestamp::from_micros(0);
-        let done = JobState::Done { at, ending: Ending::Success };
-        let lease = Lease { fence: Fence(9), until: at };
-        for change in [Change::Claimed { lease }, Change::Revived { run_at: at }, Change::Retried { run_at: at }] {
+        let done = JobState::Done {
+            at,
+            ending: Ending::Success,
+        };
+        let lease = Lease {
+            fence: Fence(9),
+            until: at,
+        };
+        for change in [
+            Change::Claimed { lease },
+            Change::Revived { run_at: at },
+            Change::Retried { run_at: at },
+        ] {
             assert_eq!(after(done, change), None);
         }
     }
 
     #[test]
     fn c11_a_ready_job_that_failed_before_is_retrying() {
-        let ready = JobState::Ready { run_at: Timestamp::from_micros(0) };
+        let ready = JobState::Ready {
+            run_at: Timestamp::from_micros(0),
+        };
         assert_eq!(ready.word(0), Word::Queued);
         assert_eq!(ready.word(1), Word::Retrying);
     }

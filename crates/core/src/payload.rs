@@ -50,10 +50,15 @@ const FORMAT: u8 = 1;
 
 /// Headers that are kept. An allow-list: anything else may carry a credential.
 pub fn is_kept(header: &str) -> bool {
-    matches!(header, "content-type" | "user-agent" | "traceparent" | "idempotency-key")
-        || header.starts_with("ce-")
+    matches!(
+        header,
+        "content-type" | "user-agent" | "traceparent" | "idempotency-key"
+    ) || header.starts_with("ce-")
         || (header.starts_with("x-")
-            && (header.ends_with("-id") || header.ends_with("-topic") || header.ends_with("-event") || header.ends_with("-delivery")))
+            && (header.ends_with("-id")
+                || header.ends_with("-topic")
+                || header.ends_with("-event")
+                || header.ends_with("-delivery")))
 }
 
 impl Payload {
@@ -75,9 +80,15 @@ impl Payload {
             return Err(BadPayload("it was written by another version"));
         }
         let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
-        let end = length.checked_add(5).filter(|end| *end <= blob.len()).ok_or(BadPayload("it is cut short"))?;
+        let end = length
+            .checked_add(5)
+            .filter(|end| *end <= blob.len())
+            .ok_or(BadPayload("it is cut short"))?;
         let about = serde_json::from_slice(&blob[5..end]).map_err(|_| BadPayload("its description is damaged"))?;
-        Ok(Payload { about, body: blob.slice(end..) })
+        Ok(Payload {
+            about,
+            body: blob.slice(end..),
+        })
     }
 }
 
@@ -113,7 +124,14 @@ mod tests {
 
     #[test]
     fn a_header_that_could_hold_a_credential_is_not_kept() {
-        for header in ["authorization", "cookie", "x-api-key", "stripe-signature", "x-hub-signature-256", "x-auth-token"] {
+        for header in [
+            "authorization",
+            "cookie",
+            "x-api-key",
+            "stripe-signature",
+            "x-hub-signature-256",
+            "x-auth-token",
+        ] {
             assert!(!is_kept(header), "{header}");
         }
         assert!(is_kept("x-shopify-topic"));

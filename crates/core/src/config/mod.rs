@@ -1,13 +1,91 @@
 //! A workspace: the files that say what clinch does, read and checked as a whole.
+//!
+//! Text becomes a tree that knows its places (`yaml`), the tree is held against the dialect (`shape`, `dialect`), each
+//! file is read as far as it can be (`…_file`), and then they are looked at together (`cross`).
+
+mod cross;
+mod dialect;
+mod flow_file;
+mod nearest;
+pub mod problem;
+mod queues_file;
+mod read;
+mod schema;
+mod settings_file;
+mod shape;
+mod value;
+mod worker_file;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+pub use problem::{Code, Problem, Severity, Span, position};
+pub use schema::json_schema;
 
 use crate::flow::{Flow, Queue};
-use crate::worker::Worker;
-use std::collections::BTreeSet;
+use crate::worker::{Trigger, Worker};
+use aws_lc_rs::digest;
+use cross::Parts;
+use data_encoding::HEXLOWER;
+use problem::Report;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::net::SocketAddr;
 
 /// The files of a workspace as they were read: path relative to the workspace, and text. Sorted by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files(pub Vec<(String, String)>);
+
+impl Files {
+    /// The same files have the same version, in whatever order they were found.
+    pub fn version(&self) -> Version {
+        let mut files: Vec<_> = self.0.iter().collect();
+        files.sort();
+        let mut hash = digest::Context::new(&digest::SHA256);
+        for part in files.iter().flat_map(|(path, text)| [path, text]) {
+            // Length first, so that no text can pass for a path.
+            hash.update(&(part.len() as u64).to_be_bytes());
+            hash.update(part.as_bytes());
+        }
+        Version(hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// One text that holds all of them, for the store.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.0).expect("texts are JSON")
+    }
+
+    pub fn from_json(json: &str) -> Result<Files, BadFiles> {
+        serde_json::from_str(json)
+            .map(Files)
+            .map_err(|error| BadFiles(error.to_string()))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stored workspace cannot be read: {0}")]
+pub struct BadFiles(String);
+
+/// Which text of the workspace: the SHA-256 of its files. Shown by its first 12 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Version([u8; 32]);
+
+impl Version {
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Version(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0[..6]))
+    }
+}
 
 /// A checked workspace. It cannot be built otherwise than by `load`.
 #[derive(Clone, Debug)]
@@ -18,6 +96,28 @@ pub struct Workspace {
     pub workers: Vec<Worker>,
     /// The names of every secret that some step reads.
     pub secrets: BTreeSet<String>,
+    refusals: Vec<Problem>,
+}
+
+impl Workspace {
+    pub fn queue(&self, name: &str) -> Option<&Queue> {
+        self.queues.iter().find(|queue| queue.name == name)
+    }
+
+    pub fn flow(&self, name: &str) -> Option<&Flow> {
+        self.flows.iter().find(|flow| flow.name == name)
+    }
+
+    pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
+        self.workers
+            .iter()
+            .find(|worker| matches!(&worker.trigger, Trigger::Queue(name) if name == queue))
+    }
+
+    /// What is written in the dialect and cannot be run by this version: reasons not to serve it.
+    pub fn refusals(&self) -> &[Problem] {
+        &self.refusals
+    }
 }
 
 /// `clinch.yml`; flags of `serve` win over it.
@@ -25,4 +125,142 @@ pub struct Workspace {
 pub struct Settings {
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+}
+
+/// More problems than this are counted and not told.
+pub const PROBLEMS_MAX: usize = 1_000;
+
+/// Reads and checks a workspace. What is wrong is told all at once, by file and place; `Ok` comes with the warnings.
+pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
+    let mut found = Found::default();
+    let mut parts = Parts {
+        texts: files
+            .0
+            .iter()
+            .map(|(path, text)| (path.as_str(), text.as_str()))
+            .collect(),
+        queues: None,
+        flows: Vec::new(),
+        workers: Vec::new(),
+        queues_unread: false,
+        workers_unread: false,
+    };
+    for (path, text) in &files.0 {
+        let mut report = Report::new(path, text);
+        found.read_file(&mut report, &mut parts);
+        found.problems.extend(report.problems);
+    }
+    found.problems.extend(cross::check(&parts));
+    found.finish(parts)
+}
+
+/// What the files gave, beside their parts.
+#[derive(Default)]
+struct Found {
+    settings: Settings,
+    problems: Vec<Problem>,
+    refusals: Vec<Problem>,
+    /// The files that may be there once, by what they are.
+    single: HashMap<&'static str, String>,
+}
+
+impl Found {
+    fn read_file(&mut self, report: &mut Report<'_>, parts: &mut Parts<'_>) {
+        let Some(kind) = FileKind::of(report.file) else {
+            return report.add(unknown_file(report.file));
+        };
+        if let Some(first) = kind
+            .single()
+            .and_then(|what| self.single.insert(what, report.file.to_string()))
+        {
+            let said = format!("`{}` and `{first}` are the same file under two names", report.file);
+            let problem = Problem::error(Code::UnknownFile, Span::default(), said);
+            return report.add(problem.help("keep one of the two"));
+        }
+        let Some(root) = yaml::parse(report) else {
+            parts.queues_unread |= kind == FileKind::Queues;
+            parts.workers_unread |= kind == FileKind::Worker;
+            return;
+        };
+        match kind {
+            FileKind::Settings => self.settings = settings_file::read(&root, report),
+            FileKind::Queues => parts.queues = Some(queues_file::read(&root, report)),
+            FileKind::Flow => {
+                let mut flow = flow_file::read(&root, report);
+                self.refuse(report, std::mem::take(&mut flow.refusals));
+                parts.flows.push(flow);
+            }
+            FileKind::Worker => {
+                let mut worker = worker_file::read(&root, report);
+                self.refuse(report, std::mem::take(&mut worker.refusals));
+                parts.workers.push(worker);
+            }
+        }
+    }
+
+    fn refuse(&mut self, report: &mut Report<'_>, refusals: Vec<Problem>) {
+        let before = report.problems.len();
+        refusals.into_iter().for_each(|problem| report.add(problem));
+        self.refusals.extend_from_slice(&report.problems[before..]);
+    }
+
+    fn finish(mut self, parts: Parts<'_>) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
+        let problems = &mut self.problems;
+        problems.sort_by(|a, b| (&a.file, a.span, a.severity).cmp(&(&b.file, b.span, b.severity)));
+        let has_errors = problems.iter().any(Problem::is_error);
+        let left_out = problems.len().saturating_sub(PROBLEMS_MAX);
+        problems.truncate(PROBLEMS_MAX);
+        if let Some(last) = problems.last_mut().filter(|_| left_out > 0) {
+            last.notes.push(format!("{left_out} more problems are not shown"));
+        }
+        if has_errors {
+            return Err(self.problems);
+        }
+        let workers: Vec<Worker> = parts.workers.into_iter().filter_map(|file| file.worker).collect();
+        let workspace = Workspace {
+            settings: self.settings,
+            queues: parts.queues.map(|file| file.queues).unwrap_or_default(),
+            flows: parts.flows.into_iter().filter_map(|file| file.flow).collect(),
+            secrets: workers.iter().flat_map(worker_file::secrets).collect(),
+            workers,
+            refusals: self.refusals,
+        };
+        Ok((workspace, self.problems))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FileKind {
+    Settings,
+    Queues,
+    Flow,
+    Worker,
+}
+
+impl FileKind {
+    fn of(path: &str) -> Option<FileKind> {
+        let stem = path.strip_suffix(".yml").or_else(|| path.strip_suffix(".yaml"))?;
+        match stem.split_once('/') {
+            None if stem == "clinch" => Some(FileKind::Settings),
+            None if stem == "queues" => Some(FileKind::Queues),
+            Some(("flows", name)) if !name.is_empty() => Some(FileKind::Flow),
+            Some(("workers", name)) if !name.is_empty() => Some(FileKind::Worker),
+            _ => None,
+        }
+    }
+
+    /// The name of the only file of its kind.
+    const fn single(self) -> Option<&'static str> {
+        match self {
+            FileKind::Settings => Some("clinch"),
+            FileKind::Queues => Some("queues"),
+            FileKind::Flow | FileKind::Worker => None,
+        }
+    }
+}
+
+fn unknown_file(path: &str) -> Problem {
+    let said = format!("`{}` is not a file of a workspace", problem::shown(path));
+    Problem::error(Code::UnknownFile, Span::default(), said)
+        .help("a workspace has clinch.yml, queues.yml, flows/*.yml and workers/*.yml; move or remove it")
 }

@@ -1,0 +1,265 @@
+//! What only the whole workspace can tell: names that lead nowhere, things that are there twice, times that do not fit.
+
+use super::flow_file::FlowFile;
+use super::nearest::nearest;
+use super::problem::{Code, Problem, position, shown};
+use super::queues_file::QueuesFile;
+use super::read::Spot;
+use super::worker_file::{WorkerFile, attempt_max};
+use crate::time::human;
+use crate::worker::Worker;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
+
+/// The files as far as they could be read.
+pub(super) struct Parts<'a> {
+    /// The text of every file, for places in other files than a problem's own.
+    pub texts: HashMap<&'a str, &'a str>,
+    pub queues: Option<QueuesFile>,
+    pub flows: Vec<FlowFile>,
+    pub workers: Vec<WorkerFile>,
+    /// A file of queues, or of a worker, could not be read at all.
+    pub queues_unread: bool,
+    pub workers_unread: bool,
+}
+
+pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    found.extend(duplicate_names(parts));
+    found.extend(duplicate_routes(parts));
+    found.extend(duplicate_consumers(parts));
+    found.extend(unknown_queues(parts));
+    found.extend(unconsumed(parts));
+    found.extend(short_ttls(parts));
+    found
+}
+
+fn at<T>(spot: &Spot<T>, problem: Problem) -> Problem {
+    Problem {
+        file: spot.file.clone(),
+        span: spot.span,
+        ..problem
+    }
+}
+
+impl Parts<'_> {
+    /// Says where the first of two is: under the same snippet if it is in the same file.
+    fn with_first<T>(&self, first: &Spot<T>, second: &Spot<T>, problem: Problem) -> Problem {
+        let problem = at(second, problem).label("again here");
+        if first.file == second.file {
+            return problem.also(first.span, "first here");
+        }
+        let (line, column) = position(self.texts.get(first.file.as_str()).unwrap_or(&""), first.span.start);
+        problem.note(format!("the first is at {}:{line}:{column}", first.file))
+    }
+
+    fn queue_names(&self) -> &[Spot<String>] {
+        self.queues.as_ref().map_or(&[], |file| &file.names)
+    }
+}
+
+/// Each spot whose value an earlier one has, with the earliest.
+fn repeated<'s, T: Eq + Hash>(spots: impl Iterator<Item = &'s Spot<T>>) -> Vec<(&'s Spot<T>, &'s Spot<T>)> {
+    let mut first: HashMap<&T, &Spot<T>> = HashMap::new();
+    let mut pairs = Vec::new();
+    for spot in spots {
+        match first.get(&spot.value) {
+            Some(earlier) => pairs.push((*earlier, spot)),
+            None => {
+                first.insert(&spot.value, spot);
+            }
+        }
+    }
+    pairs
+}
+
+fn duplicate_names(parts: &Parts<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let mut look = |what: &str, pairs: Vec<(&Spot<String>, &Spot<String>)>| {
+        for (first, second) in pairs {
+            let said = format!("two {what}s have the name `{}`", second.value);
+            let problem = Problem::error(Code::DuplicateName, second.span, said);
+            found.push(parts.with_first(
+                first,
+                second,
+                problem.help(format!("give each {what} a name of its own")),
+            ));
+        }
+    };
+    look("queue", repeated(parts.queue_names().iter()));
+    look(
+        "flow",
+        repeated(parts.flows.iter().filter_map(|flow| flow.name.as_ref())),
+    );
+    look(
+        "worker",
+        repeated(parts.workers.iter().filter_map(|worker| worker.name.as_ref())),
+    );
+    let flow_steps = parts.flows.iter().map(|flow| &flow.step_names);
+    for steps in flow_steps.chain(parts.workers.iter().map(|worker| &worker.step_names)) {
+        look("step", repeated(steps.iter()));
+    }
+    found
+}
+
+fn duplicate_routes(parts: &Parts<'_>) -> Vec<Problem> {
+    let pairs = repeated(parts.flows.iter().flat_map(|flow| &flow.routes));
+    let problem = |(first, second): (&_, &Spot<_>)| {
+        let (method, path): &(crate::flow::Method, String) = &second.value;
+        let said = format!("two routes take {} {}", method.word(), shown(path));
+        let problem = Problem::error(Code::DuplicateRoute, second.span, said);
+        parts.with_first(first, second, problem.help("give one of them another path or method"))
+    };
+    pairs.into_iter().map(problem).collect()
+}
+
+fn duplicate_consumers(parts: &Parts<'_>) -> Vec<Problem> {
+    let pairs = repeated(parts.workers.iter().filter_map(|worker| worker.consumes.as_ref()));
+    let problem = |(first, second): (&Spot<String>, &Spot<String>)| {
+        let said = format!("two workers consume queue `{}`", second.value);
+        let problem = Problem::error(Code::DuplicateConsumer, second.span, said);
+        let help = "let the flow put a job into a queue of its own for each worker, or join the workers' steps";
+        parts.with_first(first, second, problem.help(help))
+    };
+    pairs.into_iter().map(problem).collect()
+}
+
+fn unknown_queues(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.queues_unread || parts.queues.as_ref().is_some_and(|file| file.has_nameless) {
+        return Vec::new();
+    }
+    let unknown = |spot: &&Spot<String>| !parts.queue_names().iter().any(|name| name.value == spot.value);
+    let named = parts.flows.iter().flat_map(|flow| &flow.queues);
+    let named = named.chain(parts.workers.iter().filter_map(|worker| worker.consumes.as_ref()));
+    let named = named.filter(unknown).map(|spot| {
+        let said = format!("queue `{}` is not defined", spot.value);
+        let problem = Problem::error(Code::UnknownQueue, spot.span, said).label("unknown queue");
+        (spot, problem, "")
+    });
+    let dead = parts.workers.iter().filter_map(|worker| worker.dead_letters.as_ref());
+    let dead = dead.filter(unknown).map(|spot| {
+        let said = format!("dead letter queue `{}` is not defined", spot.value);
+        let problem = Problem::error(Code::UnknownQueue, spot.span, said).label("unknown queue");
+        (spot, problem, "\n    retention: 7d")
+    });
+    let tell = |(spot, problem, more): (&Spot<String>, Problem, &str)| {
+        let known = parts.queue_names().iter().map(|name| name.value.as_str());
+        let lines = format!("  - name: {}{more}", spot.value);
+        let add = match &parts.queues {
+            Some(_) => format!("add to queues.yml, below `queues:`:\n{lines}"),
+            None => format!("create queues.yml:\nqueues:\n{lines}"),
+        };
+        at(
+            spot,
+            match nearest(&spot.value, known) {
+                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
+                None => problem.help(add),
+            },
+        )
+    };
+    named.chain(dead).map(tell).collect()
+}
+
+fn unconsumed(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.workers_unread || parts.workers.iter().any(|worker| !worker.trigger_is_known) {
+        return Vec::new();
+    }
+    let consumed = |queue: &str| {
+        let mut queues = parts.workers.iter().filter_map(|worker| worker.consumes.as_ref());
+        queues.any(|consumed| consumed.value == queue)
+    };
+    let is_known = |queue: &str| parts.queue_names().iter().any(|name| name.value == queue);
+    let filled = parts.flows.iter().flat_map(|flow| &flow.queues);
+    let alone = filled.filter(|queue| is_known(&queue.value) && !consumed(&queue.value));
+    let problem = |queue: &Spot<String>| {
+        let said = format!("nobody consumes queue `{}`: its jobs will wait", queue.value);
+        let help = format!("add a worker with `consumes: {{queue: {}}}`", queue.value);
+        at(
+            queue,
+            Problem::warning(Code::Unconsumed, queue.span, said)
+                .label("filled here")
+                .help(help),
+        )
+    };
+    alone.map(problem).collect()
+}
+
+fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for flow in &parts.flows {
+        let consumers = flow.queues.iter().filter_map(|queue| consumer(parts, &queue.value));
+        let horizons = consumers.map(|worker| (worker.retry.horizon(attempt_max(worker)), worker));
+        let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
+            continue;
+        };
+        for ttl in flow.ttls.iter().filter(|ttl| ttl.value < horizon) {
+            let enough = rounded_up(horizon);
+            let said = format!(
+                "keys are forgotten after {}, but worker `{}` may retry a job for {enough}",
+                human(ttl.value),
+                worker.name,
+            );
+            let problem = Problem::error(Code::TtlTooShort, ttl.span, said)
+                .label("too short")
+                .note(format!(
+                    "at most {} attempts and the pauses between them",
+                    worker.retry.attempts_max
+                ))
+                .help(format!(
+                    "write `ttl: {enough}` or longer, or let the worker give up sooner"
+                ));
+            found.push(at(ttl, problem));
+        }
+    }
+    found
+}
+
+fn consumer<'p>(parts: &'p Parts<'_>, queue: &str) -> Option<&'p Worker> {
+    let mut consumers = parts
+        .workers
+        .iter()
+        .filter(|file| file.consumes.as_ref().is_some_and(|spot| spot.value == queue));
+    consumers.next()?.worker.as_ref()
+}
+
+/// The next length of time that people would write.
+fn rounded_up(span: Duration) -> String {
+    let seconds = span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0));
+    let (unit, word) = match seconds {
+        0..=120 => (1, "s"),
+        121..=7_200 => (60, "m"),
+        7_201..=172_800 => (3_600, "h"),
+        _ => (86_400, "d"),
+    };
+    format!("{}{word}", seconds.div_ceil(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::parse_duration;
+
+    #[test]
+    fn a_suggested_time_is_never_shorter_than_needed() {
+        for millis in [
+            0,
+            1,
+            999,
+            1_001,
+            119_999,
+            125_001,
+            7_199_000,
+            7_201_000,
+            200_000_000,
+            86_400_000_001,
+        ] {
+            let span = Duration::from_millis(millis);
+            assert!(
+                parse_duration(&rounded_up(span)).expect("a duration") >= span,
+                "{millis}"
+            );
+        }
+        assert_eq!(rounded_up(Duration::from_secs(336)), "6m");
+    }
+}

@@ -1,0 +1,491 @@
+//! The dialect as data: every file of a workspace, every key in it, what it takes and what it is for. What later
+//! versions will run is here too, so that it loads today and is refused by name.
+
+use super::shape::{Choose, Field, Kind, Need, Shape};
+use crate::flow::BODY_BYTES_MAX;
+use crate::worker::CONCURRENCY_MAX;
+use std::time::Duration;
+
+const fn must(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field {
+        name,
+        kind,
+        need: Need::Required,
+        doc,
+    }
+}
+
+const fn may(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field {
+        name,
+        kind,
+        need: Need::Optional,
+        doc,
+    }
+}
+
+const fn span(min: Duration) -> Kind {
+    Kind::Duration { min }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+pub(super) const METHODS_IN: &[&str] = &["POST", "PUT", "PATCH"];
+pub(super) const METHODS_OUT: &[&str] = &["POST", "GET", "PUT", "PATCH", "DELETE"];
+pub(super) const STRATEGIES: &[&str] = &["exponential", "linear", "fixed"];
+pub(super) const JITTERS: &[&str] = &["full", "equal", "none"];
+pub(super) const IDEMPOTENCIES: &[&str] = &["header", "natural", "none"];
+pub(super) const ATTEMPTS_MAX: i64 = 10_000;
+const BASE_MS_MAX: i64 = 86_400_000;
+const MULTIPLIER_MAX: f64 = 1_000.0;
+
+const VERSION: &[Field] = &[may(
+    "version",
+    Kind::Int { min: 1, max: 1 },
+    "The version of the dialect: 1.",
+)];
+
+pub(super) static SETTINGS: Shape = Shape {
+    name: "settings_file",
+    doc: "`clinch.yml`: the listeners. Flags of `clinch serve` win over it.",
+    fields: &[
+        VERSION,
+        &[
+            may(
+                "listen",
+                Kind::Address,
+                "Where deliveries come in; 127.0.0.1:7400 if not given.",
+            ),
+            may(
+                "admin",
+                Kind::Address,
+                "Console, API, metrics and health; 127.0.0.1:7401 if not given.",
+            ),
+        ],
+    ],
+    choices: &[],
+};
+
+pub(super) static QUEUES: Shape = Shape {
+    name: "queues_file",
+    doc: "`queues.yml`: the queues, dead letter queues among them.",
+    fields: &[
+        VERSION,
+        &[must("queues", Kind::List(&Kind::Map(&QUEUE)), "The queues.")],
+    ],
+    choices: &[],
+};
+
+static QUEUE: Shape = Shape {
+    name: "queue",
+    doc: "A queue and how long it remembers.",
+    fields: &[&[
+        must("name", Kind::Name, "Unique among the queues."),
+        may(
+            "visibility_timeout",
+            span(SECOND),
+            "A claim ends this long after its last heartbeat; 60s if not given.",
+        ),
+        may(
+            "retention",
+            span(SECOND),
+            "How long finished (or dead) jobs are kept; 4d if not given.",
+        ),
+    ]],
+    choices: &[],
+};
+
+pub(super) static FLOW: Shape = Shape {
+    name: "flow",
+    doc: "`flows/*.yml`: a route, how its deliveries are told apart, and the queues they go to.",
+    fields: &[
+        VERSION,
+        &[
+            must("name", Kind::Name, "Unique among the flows."),
+            must("triggers", Kind::List(&Kind::Map(&TRIGGER)), "What starts the flow."),
+            must(
+                "steps",
+                Kind::List(&Kind::Map(&FLOW_STEP)),
+                "One job for each `queue` step.",
+            ),
+            may("responses", Kind::Map(&RESPONSES), "What the sender is answered."),
+        ],
+    ],
+    choices: &[],
+};
+
+static TRIGGER: Shape = Shape {
+    name: "trigger",
+    doc: "What starts a flow.",
+    fields: &[&[must("http", Kind::Map(&HTTP_TRIGGER), "A request to a path.")]],
+    choices: &[],
+};
+
+static HTTP_TRIGGER: Shape = Shape {
+    name: "http_trigger",
+    doc: "A route: the requests that it takes.",
+    fields: &[&[
+        must("path", Kind::Path, "Begins with `/`, matched whole."),
+        may("method", Kind::Choice(METHODS_IN), "POST if not given."),
+        may(
+            "body_max",
+            Kind::Size { max: BODY_BYTES_MAX },
+            "The largest body; 1MiB if not given, 10MiB at most.",
+        ),
+        may(
+            "tenant_from",
+            Kind::KeyPart,
+            "Whose delivery it is: `header:NAME` or `body:/json/pointer`.",
+        ),
+        may(
+            "idempotency",
+            Kind::Map(&DEDUP),
+            "How a delivery is recognised that was seen before.",
+        ),
+    ]],
+    choices: &[],
+};
+
+static DEDUP: Shape = Shape {
+    name: "idempotency_rule",
+    doc: "How a delivery is recognised that was seen before.",
+    fields: &[&[
+        must(
+            "key_from",
+            Kind::KeyRule,
+            "`header:NAME`, `body:/json/pointer`, or a list of these, hashed together.",
+        ),
+        may(
+            "store",
+            Kind::Prefixed("kv:"),
+            "The key store, `kv:NAME`; the flow's own name if not given.",
+        ),
+        must("ttl", span(SECOND), "How long a key is remembered, from acceptance on."),
+        may(
+            "required",
+            Kind::Bool,
+            "Whether a delivery without a key is refused; true if not given.",
+        ),
+        may(
+            "on_conflict",
+            Kind::Choice(&["reject", "keep_first"]),
+            "Same key, other body; reject if not given.",
+        ),
+        may(
+            "on_duplicate_of_dead",
+            Kind::Choice(&["keep", "replay"]),
+            "The first is a dead letter; keep if not given.",
+        ),
+    ]],
+    choices: &[],
+};
+
+static RESPONSES: Shape = Shape {
+    name: "answer",
+    doc: "What the sender is answered.",
+    fields: &[&[
+        may(
+            "deduplicated_from",
+            Kind::Choice(&["idempotency"]),
+            "Duplicates get the first answer again.",
+        ),
+        may(
+            "success_from",
+            Kind::Prefixed("step:"),
+            "The step whose success is answered, `step:NAME`.",
+        ),
+        may(
+            "status",
+            Kind::Int { min: 200, max: 299 },
+            "The status of a success; 202 if not given.",
+        ),
+    ]],
+    choices: &[],
+};
+
+static FLOW_STEP: Shape = Shape {
+    name: "flow_step",
+    doc: "A step at the edge: put the delivery into a queue.",
+    fields: &[
+        STEP_NAME,
+        &[
+            may("queue", Kind::Map(&ENQUEUE), "The queue that gets a job."),
+            may("http", Kind::Tree, "Not run yet at the edge."),
+        ],
+        LATER,
+    ],
+    choices: &[NAME_CHOICE, one_action("add `queue:` and below it `name: QUEUE`")],
+};
+
+static ENQUEUE: Shape = Shape {
+    name: "queue_step",
+    doc: "The queue that gets a job.",
+    fields: &[&[
+        must("name", Kind::Name, "A queue of `queues.yml`."),
+        may(
+            "body_from",
+            Kind::Choice(&["request.body"]),
+            "What the job carries; the request's body if not given.",
+        ),
+        may(
+            "key_from",
+            Kind::KeyRule,
+            "The key that travels with the job; the delivery's own if not given.",
+        ),
+    ]],
+    choices: &[],
+};
+
+pub(super) static WORKER: Shape = Shape {
+    name: "worker",
+    doc: "`workers/*.yml`: the steps that are run for each job of a queue, and what happens when they fail.",
+    fields: &[
+        VERSION,
+        &[
+            must("name", Kind::Name, "Unique among the workers."),
+            may("consumes", Kind::Map(&CONSUMES), "The queue whose jobs it runs."),
+            may("schedule", Kind::Map(&SCHEDULE), "When it runs by itself. Not run yet."),
+            may(
+                "concurrency",
+                Kind::Int {
+                    min: 1,
+                    max: CONCURRENCY_MAX as i64,
+                },
+                "How many jobs run at once; 16 if not given.",
+            ),
+            may(
+                "retry",
+                Kind::Map(&RETRY),
+                "How often and how soon a failed job is tried again.",
+            ),
+            must("run", Kind::List(&Kind::Map(&WORKER_STEP)), "The steps, in order."),
+        ],
+    ],
+    choices: &[Choose {
+        keys: &["consumes", "schedule"],
+        need: Need::Required,
+        none: "nothing starts this worker",
+        two: "a worker is started by a queue or by the clock",
+        help: "add `consumes:` and below it `queue: NAME`",
+    }],
+};
+
+static CONSUMES: Shape = Shape {
+    name: "consumer",
+    doc: "The queue whose jobs it runs.",
+    fields: &[&[must("queue", Kind::Name, "A queue of `queues.yml`.")]],
+    choices: &[],
+};
+
+static SCHEDULE: Shape = Shape {
+    name: "schedule",
+    doc: "When a worker runs by itself. Not run yet.",
+    fields: &[&[must("cron", Kind::Text, "A cron line, such as \"*/10 * * * *\".")]],
+    choices: &[],
+};
+
+static RETRY: Shape = Shape {
+    name: "retry_policy",
+    doc: "How often and how soon a failed job is tried again, and where it goes after the last time.",
+    fields: &[&[
+        may(
+            "strategy",
+            Kind::Choice(STRATEGIES),
+            "How the pauses grow; exponential if not given.",
+        ),
+        may("base_delay", span(Duration::ZERO), "The first pause; 2s if not given."),
+        may(
+            "base_ms",
+            Kind::Int {
+                min: 0,
+                max: BASE_MS_MAX,
+            },
+            "The first pause in milliseconds.",
+        ),
+        may(
+            "multiplier",
+            Kind::Number {
+                min: 1.0,
+                max: MULTIPLIER_MAX,
+            },
+            "Each pause is so many times the last; 2 if not given.",
+        ),
+        may(
+            "jitter",
+            Kind::Choice(JITTERS),
+            "How pauses are spread, so that jobs do not march in step; full if not given.",
+        ),
+        may(
+            "max_delay",
+            span(Duration::ZERO),
+            "No pause is longer; 120s if not given.",
+        ),
+        may(
+            "max_attempts",
+            Kind::Int {
+                min: 1,
+                max: ATTEMPTS_MAX,
+            },
+            "The first attempt included; 7 if not given.",
+        ),
+        may(
+            "max_elapsed",
+            span(SECOND),
+            "No retry starts later than this after the first attempt.",
+        ),
+        may(
+            "on_exhausted",
+            Kind::Prefixed("dlq:"),
+            "The dead letter queue, `dlq:NAME`.",
+        ),
+        may(
+            "budget_per_contact",
+            Kind::Tree,
+            "Retries that one contact may cause. Not run yet.",
+        ),
+    ]],
+    choices: &[Choose {
+        keys: &["base_delay", "base_ms"],
+        need: Need::Optional,
+        none: "",
+        two: "both are the first pause",
+        help: "",
+    }],
+};
+
+static WORKER_STEP: Shape = Shape {
+    name: "step",
+    doc: "One thing that a worker does.",
+    fields: &[
+        STEP_NAME,
+        &[
+            may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
+            may("queue", Kind::Tree, "Another queue. Not run yet."),
+        ],
+        LATER,
+    ],
+    choices: &[NAME_CHOICE, one_action("add `http:` and below it `url: https://…`")],
+};
+
+static HTTP_ACTION: Shape = Shape {
+    name: "http_step",
+    doc: "A request to a target.",
+    fields: &[&[
+        may("method", Kind::Choice(METHODS_OUT), "POST if not given."),
+        must("url", Kind::Url, "http:// or https://; may have templates."),
+        may("headers", Kind::Headers, "Names and values; values may have templates."),
+        may(
+            "body_from",
+            Kind::Expr,
+            "`body` for the event's bytes, or an expression whose value is sent as JSON.",
+        ),
+        may(
+            "body",
+            Kind::Body,
+            "A text with templates, or a tree that is sent as JSON.",
+        ),
+        may(
+            "timeout",
+            span(MILLISECOND),
+            "How long the target may take; 30s if not given.",
+        ),
+        may(
+            "idempotency",
+            Kind::Choice(IDEMPOTENCIES),
+            "What the target does with a request it has seen; none if not given.",
+        ),
+    ]],
+    choices: &[Choose {
+        keys: &["body_from", "body"],
+        need: Need::Optional,
+        none: "",
+        two: "both are the body",
+        help: "",
+    }],
+};
+
+const STEP_NAME: &[Field] = &[
+    may("name", Kind::Name, "Unique among the steps of its file."),
+    may("id", Kind::Name, "The same as `name`."),
+    may(
+        "if",
+        Kind::Expr,
+        "The step runs only when this is true; put it in quotes.",
+    ),
+];
+
+/// Of these a step has exactly one.
+pub(super) const ACTIONS: &[&str] = &[
+    "http",
+    "queue",
+    "uses",
+    "run",
+    "sql",
+    "queue_pull",
+    "setnx",
+    "send_template",
+    "validate",
+    "enrich",
+    "transform",
+    "delay",
+    "policy",
+    "approval",
+    "parallel",
+    "compensate",
+];
+
+/// These go with an action and change what it does.
+pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
+
+/// These say more about `uses` and `run`.
+pub(super) const DETAILS: &[&str] = &["with", "env", "script", "on_unknown"];
+
+const LATER: &[Field] = &[
+    may(
+        "uses",
+        Kind::Tree,
+        "A runtime for a script, such as `node:18`. Not run yet.",
+    ),
+    may("script", Kind::Tree, "What the runtime runs."),
+    may("env", Kind::Tree, "The environment of a script."),
+    may("run", Kind::Tree, "A named action. Not run yet."),
+    may("with", Kind::Tree, "What an action is given."),
+    may(
+        "on_unknown",
+        Kind::Tree,
+        "What to do when it is not known whether it was done.",
+    ),
+    may("sql", Kind::Tree, "A statement for a database. Not run yet."),
+    may("queue_pull", Kind::Tree, "Takes jobs from a queue. Not run yet."),
+    may("foreach", Kind::Tree, "Runs the step for each of a list. Not run yet."),
+    may("rate_limit", Kind::Tree, "How fast it may go. Not run yet."),
+    may("setnx", Kind::Tree, "Sets a key that is not set. Not run yet."),
+    may("send_template", Kind::Tree, "Sends a message. Not run yet."),
+    may("validate", Kind::Tree, "Holds the event against a schema. Not run yet."),
+    may("enrich", Kind::Tree, "Adds what is known elsewhere. Not run yet."),
+    may("transform", Kind::Tree, "Makes another body. Not run yet."),
+    may("delay", Kind::Tree, "Waits. Not run yet."),
+    may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
+    may("approval", Kind::Tree, "Asks a person. Not run yet."),
+    may("parallel", Kind::Tree, "Steps side by side. Not run yet."),
+    may("compensate", Kind::Tree, "Undoes what was done. Not run yet."),
+];
+
+const NAME_CHOICE: Choose = Choose {
+    keys: &["name", "id"],
+    need: Need::Required,
+    none: "this step has no name",
+    two: "both are the name of the step",
+    help: "add `name: NAME`",
+};
+
+const fn one_action(help: &'static str) -> Choose {
+    Choose {
+        keys: ACTIONS,
+        need: Need::Required,
+        none: "this step does nothing",
+        two: "a step does one thing",
+        help,
+    }
+}

@@ -1,0 +1,451 @@
+//! Shapes: which keys a map may have and what their values must be, as data. A tree is held against a shape here; the
+//! JSON Schema is made from the same tables, so completion and check cannot disagree.
+
+use super::nearest::nearest;
+use super::problem::{Code, Problem, Report, Span, shown};
+use super::value::{self, Names, ROOTS, Read};
+use super::yaml::{Node, Value};
+use crate::time::human;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// No list is longer.
+pub const ITEMS_MAX: usize = 1_000;
+
+pub(super) struct Shape {
+    /// Its name among the definitions of the JSON Schema.
+    pub name: &'static str,
+    pub doc: &'static str,
+    /// In groups, so that shapes can share them.
+    pub fields: &'static [&'static [Field]],
+    pub choices: &'static [Choose],
+}
+
+pub(super) struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub need: Need,
+    pub doc: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    Required,
+    Optional,
+}
+
+/// Keys of which only one may be written.
+pub(super) struct Choose {
+    pub keys: &'static [&'static str],
+    /// Whether one of them must be.
+    pub need: Need,
+    /// What is wrong with none or with two of them.
+    pub none: &'static str,
+    pub two: &'static str,
+    /// What to do when there is none.
+    pub help: &'static str,
+}
+
+pub(super) enum Kind {
+    Text,
+    /// The name of something.
+    Name,
+    /// A name after a fixed beginning, such as `kv:`.
+    Prefixed(&'static str),
+    Int {
+        min: i64,
+        max: i64,
+    },
+    Number {
+        min: f64,
+        max: f64,
+    },
+    Bool,
+    Duration {
+        min: Duration,
+    },
+    Size {
+        max: usize,
+    },
+    Choice(&'static [&'static str]),
+    Address,
+    Path,
+    Url,
+    Headers,
+    KeyPart,
+    /// One key part or a list of them.
+    KeyRule,
+    Expr,
+    /// Text with templates, or a tree with templates in its texts.
+    Body,
+    /// Anything; not looked at.
+    Tree,
+    /// Of 1 to `ITEMS_MAX` items.
+    List(&'static Kind),
+    Map(&'static Shape),
+}
+
+impl Shape {
+    pub fn fields(&self) -> impl Iterator<Item = &'static Field> {
+        self.fields.iter().flat_map(|group| group.iter())
+    }
+
+    fn field(&self, name: &str) -> Option<&'static Field> {
+        self.fields().find(|field| field.name == name)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.fields().map(|field| field.name)
+    }
+
+    /// How a sentence calls it.
+    fn words(&self) -> String {
+        self.name.replace('_', " ")
+    }
+}
+
+impl Kind {
+    /// What such a value looks like, for the line that a person should add.
+    fn example(&self) -> &'static str {
+        match self {
+            Kind::Text | Kind::Tree => "…",
+            Kind::Name => "NAME",
+            Kind::Prefixed("kv:") => "kv:NAME",
+            Kind::Prefixed("dlq:") => "dlq:NAME",
+            Kind::Prefixed(_) => "step:NAME",
+            Kind::Int { .. } | Kind::Number { .. } => "1",
+            Kind::Bool => "true",
+            Kind::Duration { .. } => "48h",
+            Kind::Size { .. } => "256KiB",
+            Kind::Choice(words) => words[0],
+            Kind::Address => "127.0.0.1:7400",
+            Kind::Path => "/intake/NAME",
+            Kind::Url => "https://api.example.com/path",
+            Kind::KeyPart | Kind::KeyRule => "header:Idempotency-Key",
+            Kind::Expr => "body",
+            Kind::Body => "\"{{ body.id }}\"",
+            Kind::List(_) | Kind::Map(_) | Kind::Headers => "",
+        }
+    }
+}
+
+/// Holds a map against its shape. `at` is where to point when something is not there.
+pub(super) fn check(node: &Node, shape: &Shape, at: Span, report: &mut Report<'_>) {
+    let Value::Map(fields) = &node.value else {
+        let said = format!("this {} must be a map, not {}", shape.words(), node.kind());
+        let problem = Problem::error(Code::WrongType, node.head(), said).label(format!("this is {}", node.kind()));
+        let known: Vec<&str> = shape.names().collect();
+        return report.flaw(node.span, problem.note(format!("its keys: {}", known.join(", "))));
+    };
+    let mut meant = Vec::new();
+    for (key, child) in fields {
+        match shape.field(&key.text) {
+            Some(field) => check_value(child, &field.kind, field.name, key.span, report),
+            None => {
+                meant.extend(nearest(&key.text, shape.names()));
+                report.flaw(node.span, unknown_key(&key.text, key.span, shape));
+            }
+        }
+    }
+    let written: HashMap<&str, Span> = fields.iter().map(|(key, _)| (key.text.as_str(), key.span)).collect();
+    // A misspelt key is one problem, not also a missing one.
+    let is_there = |name: &str| written.contains_key(name) || meant.contains(&name);
+    for field in shape
+        .fields()
+        .filter(|field| field.need == Need::Required && !is_there(field.name))
+    {
+        report.flaw(node.span, missing(field, shape, at));
+    }
+    for choice in shape
+        .choices
+        .iter()
+        .filter(|choice| !choice.keys.iter().any(|key| meant.contains(key)))
+    {
+        for problem in check_choice(choice, &written, at) {
+            report.flaw(node.span, problem);
+        }
+    }
+}
+
+fn missing(field: &Field, shape: &Shape, at: Span) -> Problem {
+    let said = format!("`{}` is missing in this {}", field.name, shape.words());
+    let line = format!("{}: {}", field.name, field.kind.example());
+    Problem::error(Code::MissingKey, at, said)
+        .label(format!("needs `{}`", field.name))
+        .help(format!("add `{}`", line.trim_end()))
+}
+
+fn unknown_key(key: &str, span: Span, shape: &Shape) -> Problem {
+    let allowed: Vec<&str> = shape.names().collect();
+    let said = format!("`{}` is not a key of this {}", shown(key), shape.words());
+    let problem = Problem::error(Code::UnknownKey, span, said)
+        .label("unknown key")
+        .note(format!("allowed here: {}", allowed.join(", ")));
+    match nearest(key, allowed) {
+        Some(meant) => problem.help(format!("did you mean `{meant}`?")),
+        None => problem.help("remove it, or move it to where it belongs"),
+    }
+}
+
+fn check_choice(choice: &Choose, written: &HashMap<&str, Span>, at: Span) -> Vec<Problem> {
+    let mut present: Vec<(&str, Span)> = choice
+        .keys
+        .iter()
+        .filter_map(|key| written.get(key).map(|span| (*key, *span)))
+        .collect();
+    present.sort_by_key(|(_, span)| span.start);
+    match present.as_slice() {
+        [] if choice.need == Need::Required => {
+            vec![
+                Problem::error(Code::MissingKey, at, choice.none)
+                    .label("here")
+                    .help(choice.help),
+            ]
+        }
+        [] => Vec::new(),
+        [(first, first_at), rest @ ..] => {
+            let excluded = rest.iter().map(|(key, span)| {
+                let said = format!("`{first}` and `{key}` exclude each other: {}", choice.two);
+                let problem = Problem::error(Code::EitherOr, *span, said).label("and this");
+                problem.also(*first_at, "either this").help("keep one of the two")
+            });
+            excluded.collect()
+        }
+    }
+}
+
+fn quoted(words: &[&str]) -> String {
+    words
+        .iter()
+        .map(|word| format!("`{word}`"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Holds a value against its kind.
+fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Report<'_>) {
+    if node.is_null() && !matches!(kind, Kind::Tree) {
+        let problem = Problem::error(Code::WrongType, key, format!("`{name}` is empty")).label("has no value");
+        return report.flaw(node.span, problem.help(empty_help(name, kind)));
+    }
+    match kind {
+        Kind::Tree => {}
+        Kind::Map(shape) => check(node, shape, key, report),
+        Kind::List(kind) => check_list(node, kind, name, key, report),
+        Kind::KeyRule => check_key_rule(node, name, report),
+        Kind::Headers => check_headers(node, name, report),
+        Kind::Body => check_body(node, name, report),
+        Kind::Expr => check_names(node, value::expr(node, name).map(|expr| Names::of_expr(&expr)), report),
+        Kind::Url => check_names(node, value::url(node, name).map(|url| Names::of(&url)), report),
+        Kind::Text => keep(node, value::text(node, name), report),
+        Kind::Name => keep(node, value::name(node, name), report),
+        Kind::Prefixed(prefix) => keep(node, value::prefixed(node, name, prefix), report),
+        Kind::Bool => keep(node, value::bool(node, name), report),
+        Kind::Address => keep(node, value::address(node, name), report),
+        Kind::Path => keep(node, value::path(node, name), report),
+        Kind::KeyPart => keep(node, value::key_part(node, name), report),
+        Kind::Choice(words) => keep(node, choice(node, name, words), report),
+        Kind::Int { min, max } => {
+            let (least, most) = (min.to_string(), max.to_string());
+            keep(
+                node,
+                within(node, name, value::int(node, name), (min, least), (max, most)),
+                report,
+            );
+        }
+        Kind::Number { min, max } => {
+            let (least, most) = (min.to_string(), max.to_string());
+            keep(
+                node,
+                within(node, name, value::number(node, name), (min, least), (max, most)),
+                report,
+            );
+        }
+        Kind::Duration { min } => {
+            let (least, most) = (human(*min), "3650d".to_string());
+            keep(
+                node,
+                within(
+                    node,
+                    name,
+                    value::duration(node, name),
+                    (min, least),
+                    (&Duration::MAX, most),
+                ),
+                report,
+            );
+        }
+        Kind::Size { max } => {
+            let (least, most) = ("1B".to_string(), format!("{}MiB", max >> 20));
+            keep(
+                node,
+                within(node, name, value::size(node, name), (&1, least), (max, most)),
+                report,
+            );
+        }
+    }
+}
+
+fn empty_help(name: &str, kind: &Kind) -> String {
+    match kind.example() {
+        "" => format!("write something below `{name}:`, or remove it"),
+        example => format!("write `{name}: {example}`, or remove it"),
+    }
+}
+
+fn keep<T>(node: &Node, read: Read<T>, report: &mut Report<'_>) {
+    if let Err(problem) = read {
+        report.flaw(node.span, *problem);
+    }
+}
+
+fn within<T: PartialOrd>(
+    node: &Node,
+    name: &str,
+    read: Read<T>,
+    (min, least): (&T, String),
+    (max, most): (&T, String),
+) -> Read<T> {
+    let said = match read? {
+        value if value < *min => format!("`{name}` is too small"),
+        value if value > *max => format!("`{name}` is too large"),
+        value => return Ok(value),
+    };
+    let help = if least == most {
+        format!("write {least}")
+    } else {
+        format!("write {least} to {most}")
+    };
+    Err(Box::new(Problem::error(Code::OutOfRange, node.head(), said).help(help)))
+}
+
+fn choice(node: &Node, name: &str, words: &[&'static str]) -> Read<()> {
+    let written = value::text(node, name)?;
+    if words.contains(&written) {
+        return Ok(());
+    }
+    let said = format!("`{}` is not a value of `{name}`", shown(written));
+    let problem = Problem::error(Code::BadChoice, node.head(), said);
+    Err(Box::new(match nearest(written, words.iter().copied()) {
+        Some(meant) => problem
+            .note(format!("known values: {}", words.join(", ")))
+            .help(format!("did you mean `{meant}`?")),
+        None if words.len() == 1 => problem.help(format!("write `{name}: {}`, or remove it", words[0])),
+        None => problem.help(format!("write one of {}", quoted(words))),
+    }))
+}
+
+fn check_list(node: &Node, kind: &'static Kind, name: &str, key: Span, report: &mut Report<'_>) {
+    let Value::List(items) = &node.value else {
+        let problem = value::wrong_type(node, name, "a list");
+        return report.flaw(node.span, problem.help("begin each item with `- `"));
+    };
+    if items.is_empty() {
+        let problem = Problem::error(Code::MissingKey, node.head(), format!("`{name}` has no items"));
+        return report.flaw(node.span, problem.help("add at least one"));
+    }
+    if items.len() > ITEMS_MAX {
+        let said = format!("`{name}` has {} items", items.len());
+        let problem = Problem::error(Code::TooLarge, node.head(), said);
+        return report.flaw(node.span, problem.help(format!("write at most {ITEMS_MAX}")));
+    }
+    for item in items {
+        match kind {
+            Kind::Map(shape) if !item.is_null() => check(item, shape, item.head(), report),
+            kind => check_value(item, kind, name, if item.is_null() { key } else { item.head() }, report),
+        }
+    }
+}
+
+fn check_key_rule(node: &Node, name: &str, report: &mut Report<'_>) {
+    match &node.value {
+        Value::List(items) if (1..=value::KEY_PARTS_MAX).contains(&items.len()) => {
+            for item in items {
+                keep(item, value::key_part(item, name), report);
+            }
+        }
+        _ => keep(node, value::key_rule(node, name), report),
+    }
+}
+
+fn check_headers(node: &Node, name: &str, report: &mut Report<'_>) {
+    let Value::Map(fields) = &node.value else {
+        let problem = value::wrong_type(node, name, "a map of names and values");
+        return report.flaw(node.span, problem);
+    };
+    let mut seen: HashMap<String, Span> = HashMap::new();
+    for (key, value) in fields {
+        if let Some((said, help)) = value::header_problem(&key.text) {
+            report.add(Problem::error(Code::BadHeader, key.span, said).help(help));
+        }
+        if let Some(first) = seen.insert(key.text.to_ascii_lowercase(), key.span) {
+            let said = format!("the header `{}` is written twice", shown(&key.text));
+            let problem = Problem::error(Code::DuplicateKey, key.span, said).label("again here");
+            report.add(
+                problem
+                    .also(first, "first here")
+                    .help("keep one of the two; header names have no case"),
+            );
+        }
+        check_names(
+            value,
+            value::header_value(value, &key.text).map(|value| Names::of(&value)),
+            report,
+        );
+    }
+}
+
+fn check_body(node: &Node, name: &str, report: &mut Report<'_>) {
+    if node.text().is_some() {
+        return check_names(node, value::template(node, name).map(|text| Names::of(&text)), report);
+    }
+    check_tree(node, name, report);
+}
+
+fn check_tree(node: &Node, name: &str, report: &mut Report<'_>) {
+    for item in node.items() {
+        check_tree(item, name, report);
+    }
+    for (key, item) in node.fields() {
+        check_tree(item, &key.text, report);
+    }
+    if node.text().is_some() {
+        // Read as a tree for its numbers, and as a template for the names in it.
+        let text = value::tree(node, name).and_then(|_| value::template(node, name));
+        check_names(node, text.map(|text| Names::of(&text)), report);
+    }
+}
+
+fn check_names(node: &Node, names: Read<Names>, report: &mut Report<'_>) {
+    let names = match names {
+        Ok(names) => names,
+        Err(problem) => return report.flaw(node.span, *problem),
+    };
+    for root in names.roots.iter().filter(|root| !ROOTS.contains(&root.as_str())) {
+        let span = report.narrow(node.span, root);
+        let problem = Problem::error(
+            Code::BadExpression,
+            span,
+            format!("the name `{}` is not known", shown(root)),
+        )
+        .label("unknown name")
+        .note(format!("names that are known here: {}", ROOTS.join(", ")));
+        let help = match nearest(root, ROOTS.iter().copied()) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!(
+                "for a field of the event write `body.{0}`; for a text write `'{0}'`",
+                shown(root)
+            ),
+        };
+        report.flaw(node.span, problem.help(help));
+    }
+    // Which secrets a workspace needs must be known before it runs.
+    if names.roots.contains("secrets") && names.secrets.is_empty() {
+        let span = report.narrow(node.span, "secrets");
+        let problem = Problem::error(Code::BadExpression, span, "a secret is read without its name");
+        report.flaw(
+            node.span,
+            problem.help("write `${secrets.NAME}` or `{{ secrets.NAME }}`"),
+        );
+    }
+}

@@ -1,0 +1,1193 @@
+//! Whole workspaces: what loads, and everything that is said when one does not.
+
+use super::*;
+use crate::effect::Idempotency;
+use crate::flow::{Method, OnConflict, OnDuplicateOfDead};
+use crate::key::{KeyPart, KeyRule};
+use crate::retry::{Backoff, Jitter};
+use crate::worker::{Action, HttpAction, HttpBody};
+use proptest::prelude::*;
+use std::time::Duration;
+
+const INGEST: &str = include_str!("../../tests/tutorial/flows/ingest.yml");
+const UPSERT: &str = include_str!("../../tests/tutorial/workers/contact-upsert.yml");
+const REPLAY: &str = include_str!("../../tests/tutorial/workers/replay-dlq.yml");
+const TUTORIAL_QUEUES: &str = include_str!("../../tests/tutorial/queues.yml");
+
+const QUEUES: &str = "queues:\n  - name: orders\n  - name: orders-dlq\n    retention: 7d\n";
+const FLOW: &str = "\
+version: 1
+name: intake
+triggers:
+  - http:
+      path: /orders
+      idempotency:
+        key_from: header:Idempotency-Key
+        store: kv:orders
+        ttl: 48h
+steps:
+  - name: enqueue
+    queue:
+      name: orders
+";
+const WORKER: &str = "\
+version: 1
+name: post
+consumes:
+  queue: orders
+retry:
+  max_attempts: 5
+  on_exhausted: dlq:orders-dlq
+run:
+  - name: send
+    http:
+      url: https://api.example.com/orders
+      headers:
+        authorization: Bearer ${secrets.TOKEN}
+      body_from: body
+      idempotency: header
+";
+
+fn files(files: &[(&str, &str)]) -> Files {
+    Files(
+        files
+            .iter()
+            .map(|(path, text)| (path.to_string(), text.to_string()))
+            .collect(),
+    )
+}
+
+fn good() -> Vec<(&'static str, &'static str)> {
+    vec![
+        ("flows/intake.yml", FLOW),
+        ("queues.yml", QUEUES),
+        ("workers/post.yml", WORKER),
+    ]
+}
+
+/// The good workspace with some files added or put in the place of others.
+fn with(changed: &[(&'static str, &str)]) -> Files {
+    let kept = good()
+        .into_iter()
+        .filter(|(path, _)| !changed.iter().any(|(other, _)| other == path));
+    let mut all: Vec<(String, String)> = kept.map(|(path, text)| (path.to_string(), text.to_string())).collect();
+    all.extend(changed.iter().map(|(path, text)| (path.to_string(), text.to_string())));
+    all.sort();
+    Files(all)
+}
+
+pub(super) fn problems(files: &Files) -> Vec<Problem> {
+    load(files).map_or_else(|problems| problems, |(_, warnings)| warnings)
+}
+
+/// `file:line:column code message`, as a person would read it.
+fn told(files: &Files) -> Vec<String> {
+    let place = |problem: &Problem| {
+        let (_, text) = files
+            .0
+            .iter()
+            .find(|(path, _)| *path == problem.file)
+            .expect("a file of the workspace");
+        let (line, column) = position(text, problem.span.start);
+        format!("{}:{line}:{column} {} {}", problem.file, problem.code, problem.message)
+    };
+    problems(files).iter().map(place).collect()
+}
+
+/// Exactly one problem, at this place, with these words in its message and in its help.
+fn check(files: &Files, place: &str, code: Code, said: &str, help: &str) -> Problem {
+    let found = problems(files);
+    assert_eq!(found.len(), 1, "{:#?}", told(files));
+    let told = &told(files)[0];
+    assert!(told.starts_with(&format!("{place} {code} ")), "{told}");
+    assert!(told.contains(said), "{told}");
+    assert!(
+        found[0].help.as_deref().unwrap_or_default().contains(help),
+        "{:#?}",
+        found[0]
+    );
+    found.into_iter().next().expect("one")
+}
+
+/// The worker with one piece of its text replaced has exactly this problem.
+fn check_worker(from: &str, to: &str, place: &str, code: Code, said: &str, help: &str) -> Problem {
+    assert!(WORKER.contains(from), "{from}");
+    let worker = WORKER.replacen(from, to, 1);
+    check(
+        &with(&[("workers/post.yml", &worker)]),
+        &format!("workers/post.yml:{place}"),
+        code,
+        said,
+        help,
+    )
+}
+
+fn check_flow(from: &str, to: &str, place: &str, code: Code, said: &str, help: &str) -> Problem {
+    assert!(FLOW.contains(from), "{from}");
+    let flow = FLOW.replacen(from, to, 1);
+    check(
+        &with(&[("flows/intake.yml", &flow)]),
+        &format!("flows/intake.yml:{place}"),
+        code,
+        said,
+        help,
+    )
+}
+
+fn http(workspace: &Workspace) -> &HttpAction {
+    match &workspace.workers[0].steps[0].action {
+        Action::Http(http) => http,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn loaded(files: &Files) -> Workspace {
+    match load(files) {
+        Ok((workspace, _)) => workspace,
+        Err(_) => panic!("{:#?}", told(files)),
+    }
+}
+
+#[test]
+fn the_files_of_the_tutorial_load_unchanged() {
+    let files = files(&[
+        ("flows/ingest.yml", INGEST),
+        ("queues.yml", TUTORIAL_QUEUES),
+        ("workers/contact-upsert.yml", UPSERT),
+        ("workers/replay-dlq.yml", REPLAY),
+    ]);
+    let workspace = loaded(&files);
+    let route = &workspace.flow("contact-intake").expect("the flow").routes[0];
+    assert_eq!((route.method, route.path.as_str()), (Method::Post, "/intake/contact"));
+    let dedup = route.dedup.as_ref().expect("a rule");
+    assert_eq!(dedup.key, KeyRule::One(KeyPart::Header("idempotency-key".into())));
+    assert_eq!(
+        (dedup.store.as_str(), dedup.ttl),
+        ("intake-keys", Duration::from_secs(48 * 3600))
+    );
+    assert_eq!(
+        (dedup.on_conflict, dedup.on_duplicate_of_dead),
+        (OnConflict::Reject, OnDuplicateOfDead::Keep)
+    );
+    assert!(dedup.required);
+    assert_eq!(workspace.flows[0].answer.status, 202);
+    assert_eq!(
+        workspace.queue("contact-upserts").expect("a queue").visibility_timeout,
+        Duration::from_secs(90)
+    );
+    let worker = workspace.worker_for("contact-upserts").expect("a worker");
+    assert_eq!(worker.retry, crate::retry::RetryPolicy::default());
+    assert_eq!(worker.dead_letters.as_deref(), Some("contact-upserts-dlq"));
+    assert!(matches!(worker.steps[0].action, Action::NotYet("uses")));
+    assert_eq!(workspace.workers[1].trigger, Trigger::Schedule("*/10 * * * *".into()));
+    assert!(workspace.secrets.is_empty(), "only steps that run need their secrets");
+}
+
+#[test]
+fn what_cannot_run_yet_loads_and_is_refused_by_name() {
+    let files = with(&[
+        ("workers/a.yml", REPLAY),
+        ("workers/post.yml", &UPSERT.replace("contact-upserts", "orders")),
+    ]);
+    let said: Vec<String> = loaded(&files)
+        .refusals()
+        .iter()
+        .map(|problem| problem.message.clone())
+        .collect();
+    let later = "which this version of clinch cannot run yet";
+    let expected = [
+        format!("worker `replay-contact-dlq` runs on a schedule, {later}"),
+        format!("step `pull-batch` uses `queue_pull`, {later}"),
+        format!("step `requeue` uses `foreach`, {later}"),
+        format!("step `upsert` uses `node:18` scripts, {later}"),
+    ];
+    assert_eq!(said, expected);
+    assert_eq!(told(&files)[3], format!("workers/post.yml:16:5 CL0141 {}", expected[3]));
+    let refusal = loaded(&files).refusals()[3].clone();
+    assert_eq!(
+        (refusal.severity, refusal.help.as_deref()),
+        (Severity::Warning, Some("remove it or use `http:`"))
+    );
+}
+
+#[test]
+fn every_later_kind_of_step_loads_in_both_spellings() {
+    for step in [
+        "{id: a, run: utils.compute_dedup_key, with: {fields: [customer_id], bucket_minutes: 5}}",
+        "{name: a, uses: node:18, env: {A: b}, script: x}",
+        "{name: a, sql: 'select 1'}",
+        "{name: a, queue: {name: other, body_from: item.body}}",
+        "{name: a, setnx: {key: x}}",
+        "{name: a, send_template: {to: x}}",
+        "{name: a, validate: x}",
+        "{name: a, enrich: x}",
+        "{name: a, transform: x}",
+        "{name: a, delay: 5m}",
+        "{name: a, policy: x}",
+        "{name: a, approval: {by: x}}",
+        "{name: a, parallel: []}",
+        "{name: a, compensate: x}",
+        "{name: a, http: {url: 'https://a.b'}, foreach: body.items, rate_limit: {per_integration: 5/min}}",
+    ] {
+        let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
+        let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
+        assert_eq!(workspace.refusals().len(), 1, "{step}");
+        assert!(
+            matches!(workspace.workers[0].steps[0].action, Action::NotYet(_)),
+            "{step}"
+        );
+    }
+}
+
+#[test]
+fn templates_need_no_quotes_and_step_names_may_have_hyphens() {
+    let worker = "\
+name: cart
+consumes: {queue: orders}
+run:
+  - id: check-and-set
+    http: {url: 'https://a.b/set'}
+  - id: maybe-send
+    if: {{ steps.check-and-set.output.set == true }}
+    http:
+      url: https://a.b/{{ body.id }}
+      headers:
+        x-to: {{ event.email }}
+      body:
+        to: {{ body.email }}
+        times: 2
+";
+    let workspace = loaded(&with(&[("workers/post.yml", worker)]));
+    let step = &workspace.workers[0].steps[1];
+    let scope = serde_json::json!({"steps": {"check-and-set": {"output": {"set": true}}}});
+    let serde_json::Value::Object(scope) = scope else {
+        unreachable!("an object")
+    };
+    assert_eq!(step.when.as_ref().expect("a condition").holds(&scope), Ok(true));
+    assert!(matches!(&step.action, Action::Http(http) if matches!(http.body, HttpBody::Tree(_))));
+}
+
+#[test]
+fn the_json_spelling_of_a_retry_policy_is_read() {
+    let retry = r#""retry": {"strategy": "fixed", "base_ms": 500, "max_attempts": 3, "jitter": "none"}"#;
+    let worker = WORKER.replace("retry:\n  max_attempts: 5\n  on_exhausted: dlq:orders-dlq", retry);
+    let retry = loaded(&with(&[("workers/post.yml", &worker)])).workers.remove(0).retry;
+    assert_eq!(
+        (retry.strategy, retry.jitter, retry.base),
+        (Backoff::Fixed, Jitter::None, Duration::from_millis(500))
+    );
+    assert_eq!(retry.attempts_max.get(), 3);
+}
+
+#[test]
+fn a_step_says_what_it_sends() {
+    let workspace = loaded(&with(&[]));
+    let action = http(&workspace);
+    assert_eq!(
+        (action.method.as_str(), action.idempotency),
+        ("POST", Idempotency::Header)
+    );
+    assert_eq!(action.timeout, Duration::from_secs(30));
+    assert!(matches!(action.body, HttpBody::Event));
+    assert_eq!(workspace.secrets.into_iter().collect::<Vec<_>>(), ["TOKEN"]);
+
+    let body = |text: &str| {
+        let worker = WORKER.replace("body_from: body", text);
+        http(&loaded(&with(&[("workers/post.yml", &worker)]))).body.clone()
+    };
+    assert!(matches!(body("body_from: request.body"), HttpBody::Event));
+    assert!(matches!(body("body_from: body.customer"), HttpBody::From(_)));
+    assert!(matches!(body("body: '{{ body.id }}'"), HttpBody::Text(_)));
+    assert!(matches!(body("body: {a: [1, '{{ body.id }}']}"), HttpBody::Tree(_)));
+    assert!(matches!(body("timeout: 5s"), HttpBody::Empty));
+}
+
+#[test]
+fn secrets_are_found_wherever_a_step_reads_them() {
+    let worker = "\
+name: w
+consumes: {queue: orders}
+run:
+  - name: a
+    if: \"secrets.A == 'x'\"
+    http:
+      url: https://a.b/${secrets.B}
+      headers: {x: '{{ secrets.C }}'}
+      body: {deep: ['{{ secrets.D }}', 'and ${secrets.E}']}
+  - name: b
+    http: {url: 'https://a.b', body_from: 'secrets.F'}
+  - {name: c, http: {url: 'https://a.b', body: 'x ${secrets.G}'}}
+  - {name: d, uses: node:18, env: {NO: '${secrets.NOT_NEEDED}'}}
+";
+    let secrets = loaded(&with(&[("workers/post.yml", worker)])).secrets;
+    assert_eq!(secrets.into_iter().collect::<String>(), "ABCDEFG");
+    let said = check_worker(
+        "${secrets.TOKEN}",
+        "{{ secrets['TOKEN'] }}",
+        "13:34",
+        Code::BadExpression,
+        "without its name",
+        "secrets.NAME",
+    );
+    assert_eq!(said.severity, Severity::Error);
+}
+
+#[test]
+fn settings_are_addresses() {
+    let settings = |text: &str| load(&with(&[("clinch.yml", text)])).map(|(workspace, _)| workspace.settings);
+    let both = settings("version: 1\nlisten: 127.0.0.1:7400\nadmin: '[::1]:7401'\n").expect("two addresses");
+    assert_eq!(both.listen, Some("127.0.0.1:7400".parse().expect("an address")));
+    assert_eq!(settings("# nothing\n"), Ok(Settings::default()));
+    let check = |text: &str, place: &str, code, said: &str, help: &str| {
+        check(
+            &with(&[("clinch.yml", text)]),
+            &format!("clinch.yml:{place}"),
+            code,
+            said,
+            help,
+        )
+    };
+    check(
+        "listen: localhost:8080\n",
+        "1:9",
+        Code::BadAddress,
+        "`localhost:8080` is not an address",
+        "127.0.0.1:8080",
+    );
+    check(
+        "listen: 1.2.3.4:1\nadmin: 1.2.3.4:1\n",
+        "2:8",
+        Code::BadAddress,
+        "same address",
+        "another port",
+    );
+    check(
+        "lisen: 1.2.3.4:1\n",
+        "1:1",
+        Code::UnknownKey,
+        "`lisen` is not a key of this settings file",
+        "did you mean `listen`?",
+    );
+    check(
+        "version: 2\n",
+        "1:10",
+        Code::OutOfRange,
+        "`version` is too large",
+        "write 1",
+    );
+}
+
+#[test]
+fn j1_every_problem_is_reported_at_once_with_its_place() {
+    let queues = "queues:\n  - name: orders\n    retention: 4 days\n  - nam: orders-dlq\n";
+    let flow = FLOW
+        .replace("ttl: 48h", "ttl: 48")
+        .replace("name: orders", "name: ordres");
+    let worker = WORKER
+        .replace("max_attempts: 5", "max_attempts: 0\n  max_delay: soon")
+        .replace("https://", "ftp://");
+    let files = with(&[
+        ("clinch.yml", "é: 1\n"),
+        ("flows/b.yml", "name: [\n"),
+        ("flows/intake.yml", &flow),
+        ("other.yml", ""),
+        ("queues.yml", queues),
+        ("workers/post.yml", &worker),
+    ]);
+    let expected = [
+        "clinch.yml:1:1 CL0121 `é` is not a key of this settings file",
+        "flows/b.yml:2:1 CL0101 a `[` or `{` is not closed, or a comma is missing",
+        "flows/intake.yml:9:14 CL0131 `ttl` needs a unit",
+        "other.yml:1:1 CL0104 `other.yml` is not a file of a workspace",
+        "queues.yml:3:16 CL0131 `4 days` is not a duration",
+        "queues.yml:4:5 CL0121 `nam` is not a key of this queue",
+        "workers/post.yml:6:17 CL0124 `max_attempts` is too small",
+        "workers/post.yml:7:14 CL0131 `soon` is not a duration",
+        "workers/post.yml:12:12 CL0136 `ftp://api.example.com/orders` is not a URL that clinch calls",
+    ];
+    // Not among them: the unknown queue, which may be the one whose name is misspelt in queues.yml.
+    assert_eq!(told(&files), expected);
+}
+
+#[test]
+fn j1_an_unknown_key_is_told_which_ones_are_known() {
+    let said = check_worker(
+        "max_attempts",
+        "max_atempts",
+        "6:3",
+        Code::UnknownKey,
+        "`max_atempts`",
+        "did you mean `max_attempts`?",
+    );
+    assert_eq!(said.label, "unknown key");
+    assert!(
+        said.notes[0].starts_with("allowed here: strategy, base_delay,"),
+        "{:?}",
+        said.notes
+    );
+    check_worker("url:", "uri:", "11:7", Code::UnknownKey, "`uri`", "did you mean `url`?");
+    check_worker(
+        "    http:",
+        "    htpp:",
+        "10:5",
+        Code::UnknownKey,
+        "`htpp`",
+        "did you mean `http`?",
+    );
+    check_flow(
+        "path:",
+        "colour: red\n      path:",
+        "5:7",
+        Code::UnknownKey,
+        "`colour`",
+        "remove it",
+    );
+}
+
+#[test]
+fn j1_a_missing_key_is_told_where_it_belongs() {
+    check_flow(
+        "      path: /orders\n",
+        "",
+        "4:5",
+        Code::MissingKey,
+        "`path` is missing in this http trigger",
+        "add `path: /intake/NAME`",
+    );
+    check_flow(
+        "        ttl: 48h\n",
+        "",
+        "6:7",
+        Code::MissingKey,
+        "`ttl` is missing",
+        "add `ttl: 48h`",
+    );
+    check_worker(
+        "name: post\n",
+        "",
+        "1:1",
+        Code::MissingKey,
+        "`name` is missing in this worker",
+        "add `name: NAME`",
+    );
+    check_worker(
+        "consumes:\n  queue: orders\n",
+        "",
+        "1:1",
+        Code::MissingKey,
+        "nothing starts this worker",
+        "consumes:",
+    );
+    check_worker(
+        "- name: send\n    http:",
+        "- http:",
+        "9:5",
+        Code::MissingKey,
+        "this step has no name",
+        "add `name: NAME`",
+    );
+    check_flow(
+        "    queue:\n      name: orders\n",
+        "",
+        "11:5",
+        Code::MissingKey,
+        "this step does nothing",
+        "add `queue:`",
+    );
+    check(
+        &with(&[("queues.yml", "")]),
+        "queues.yml:1:1",
+        Code::MissingKey,
+        "`queues` is missing",
+        "add `queues:`",
+    );
+}
+
+#[test]
+fn j1_a_value_of_another_type_is_told_what_is_needed() {
+    check_worker(
+        "max_attempts: 5",
+        "max_attempts: '5'",
+        "6:17",
+        Code::WrongType,
+        "must be a whole number, not a text",
+        "`max_attempts: 5`",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "max_attempts: 99999999999999999999999999",
+        "6:17",
+        Code::OutOfRange,
+        "too large",
+        "",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "max_attempts: 10001",
+        "6:17",
+        Code::OutOfRange,
+        "too large",
+        "write 1 to 10000",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "multiplier: 0.5",
+        "6:15",
+        Code::OutOfRange,
+        "`multiplier` is too small",
+        "write 1 to",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "multiplier: .inf",
+        "6:15",
+        Code::WrongType,
+        "must be a number",
+        "",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "jitter: ful",
+        "6:11",
+        Code::BadChoice,
+        "`ful` is not a value of `jitter`",
+        "did you mean `full`?",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "max_attempts:",
+        "6:3",
+        Code::WrongType,
+        "`max_attempts` is empty",
+        "write `max_attempts: 1`",
+    );
+    check_worker(
+        "max_attempts: 5",
+        "base_delay: 1s\n  base_ms: 5",
+        "7:3",
+        Code::EitherOr,
+        "exclude each other",
+        "keep one",
+    );
+    check_worker(
+        "orders-dlq",
+        "'a b'",
+        "7:17",
+        Code::BadName,
+        "`'a b'` is not a name",
+        "letters, digits",
+    );
+    check_worker(
+        "dlq:orders",
+        "orders",
+        "7:17",
+        Code::BadName,
+        "must begin with `dlq:`",
+        "write `dlq:orders-dlq`",
+    );
+    check_worker(
+        "  - name: send\n    http",
+        "    name: send\n    http",
+        "9:5",
+        Code::WrongType,
+        "`run` must be a list, not a map",
+        "`- `",
+    );
+    check_worker(
+        "body_from: body",
+        "body_from: body\n      body: x",
+        "15:7",
+        Code::EitherOr,
+        "both are the body",
+        "keep one",
+    );
+    check_flow(
+        "48h",
+        "48h\n        required: yes",
+        "10:19",
+        Code::WrongType,
+        "true or false",
+        "`required: true`",
+    );
+    check_flow(
+        "48h",
+        "0s",
+        "9:14",
+        Code::OutOfRange,
+        "`ttl` is too small",
+        "write 1s to 3650d",
+    );
+    check_flow(
+        "path: /orders",
+        "path: orders",
+        "5:13",
+        Code::BadPath,
+        "does not begin with `/`",
+        "write `/orders`",
+    );
+    check_flow(
+        "path: /orders",
+        "path: /orders/{id}",
+        "5:13",
+        Code::BadPath,
+        "pattern",
+        "matched whole",
+    );
+    check_flow(
+        "path: /orders",
+        "path: /a\n      body_max: 11MiB",
+        "6:17",
+        Code::OutOfRange,
+        "too large",
+        "1B to 10MiB",
+    );
+    check_flow(
+        "path: /orders",
+        "path: /a\n      method: GET",
+        "6:15",
+        Code::BadChoice,
+        "`GET`",
+        "POST",
+    );
+    check_flow(
+        "name: orders",
+        "name: orders\n      body_from: body",
+        "14:18",
+        Code::BadChoice,
+        "`body`",
+        "request.body",
+    );
+    check_flow(
+        "header:Idempotency-Key",
+        "[body:/a, id]",
+        "7:29",
+        Code::BadKeyRule,
+        "`id`",
+        "did you mean `header:id`?",
+    );
+    check_flow(
+        "header:Idempotency-Key",
+        "[]",
+        "7:19",
+        Code::OutOfRange,
+        "1 to 16 parts, not 0",
+        "",
+    );
+}
+
+#[test]
+fn a_step_does_one_thing() {
+    let said = check_worker(
+        "    http:",
+        "    sql: x\n    http:",
+        "11:5",
+        Code::EitherOr,
+        "`sql` and `http` exclude each other",
+        "keep one",
+    );
+    assert_eq!(said.also.expect("the other").1, "either this");
+    check_worker(
+        "    http:",
+        "    with: {a: 1}\n    http:",
+        "10:5",
+        Code::EitherOr,
+        "`with` does not go with `http`",
+        "below `http:`",
+    );
+}
+
+#[test]
+fn d2_a_header_that_is_not_the_steps_to_set_is_refused() {
+    for name in ["Host", "content-length", "Transfer-Encoding", "connection", "TE"] {
+        check_worker(
+            "authorization",
+            name,
+            "13:9",
+            Code::BadHeader,
+            "set by the connection",
+            "remove it",
+        );
+    }
+    check_worker(
+        "authorization",
+        "Idempotency-Key",
+        "13:9",
+        Code::BadHeader,
+        "set by clinch",
+        "idempotency: header",
+    );
+    check_worker(
+        "authorization",
+        "'a b'",
+        "13:9",
+        Code::BadHeader,
+        "`a b` is not a header name",
+        "letters",
+    );
+    check_worker(
+        "Bearer ${secrets.TOKEN}",
+        "\"a\\nb\"",
+        "13:24",
+        Code::BadHeader,
+        "line break",
+        "one line",
+    );
+    let twice = "X-A: 1\n        x-a: 2\n        authorization";
+    check_worker(
+        "authorization",
+        twice,
+        "14:9",
+        Code::DuplicateKey,
+        "`x-a` is written twice",
+        "no case",
+    );
+}
+
+#[test]
+fn expressions_are_read_before_they_run() {
+    check_worker(
+        "body_from: body",
+        "body_from: 'body.'",
+        "14:18",
+        Code::BadExpression,
+        "`body_from` cannot be read",
+        "",
+    );
+    let said = check_worker(
+        "body_from: body",
+        "body_from: bdy.x",
+        "14:18",
+        Code::BadExpression,
+        "`bdy` is not known",
+        "did you mean `body`?",
+    );
+    assert!(
+        said.notes[0].ends_with("body, request, headers, key, event, job, steps, secrets"),
+        "{:?}",
+        said.notes
+    );
+    check_worker(
+        "body_from: body",
+        "body: {é: ['{{ customer }}']}",
+        "14:22",
+        Code::BadExpression,
+        "`customer`",
+        "body.customer",
+    );
+    check_worker(
+        "    http:",
+        "    if: \"body.amount >\"\n    http:",
+        "10:9",
+        Code::BadExpression,
+        "`if` cannot be read",
+        "",
+    );
+    check_worker(
+        "${secrets.TOKEN}",
+        "${env.TOKEN}",
+        "13:24",
+        Code::BadExpression,
+        "`${env.TOKEN}` is not known",
+        "",
+    );
+    check_worker(
+        "orders\n      headers",
+        "{% if x %}\n      headers",
+        "11:12",
+        Code::BadExpression,
+        "`url` cannot be read",
+        "",
+    );
+}
+
+#[test]
+fn a_step_that_is_read_must_have_run() {
+    let more = |reads: &str| {
+        format!(
+            "body_from: body\n      idempotency: header\n  - name: notify\n    http:\n      url: https://a.b/{reads}\n  - name: last\n    http: {{url: 'https://a.b'}}"
+        )
+    };
+    let worker = |reads: &str| WORKER.replace("body_from: body\n      idempotency: header", &more(reads));
+    let check = |reads: &str, said: &str, help: &str| {
+        check(
+            &with(&[("workers/post.yml", &worker(reads))]),
+            "workers/post.yml:18:27",
+            Code::UnknownStep,
+            said,
+            help,
+        )
+    };
+    let problem = check(
+        "{{ steps.sned.output }}",
+        "`notify` reads `steps.sned`, but no step has the name `sned`",
+        "did you mean `steps.send`?",
+    );
+    assert_eq!(problem.notes, ["steps before this one: send"]);
+    assert_eq!(problem.also.expect("the step that exists").1, "this one exists");
+    check("{{ steps.last.output }}", "has not run by then", "above this one");
+    check("{{ steps.notify.output }}", "has not run by then", "above this one");
+    loaded(&with(&[("workers/post.yml", &worker("{{ steps.send.output }}"))]));
+}
+
+#[test]
+fn a_queue_that_is_named_must_be_defined() {
+    check_flow(
+        "name: orders",
+        "name: order",
+        "13:13",
+        Code::UnknownQueue,
+        "queue `order` is not defined",
+        "did you mean `orders`?",
+    );
+    let flow = "name: b\ntriggers: [{http: {path: /b}}]\nsteps: [{name: a, queue: {name: mails}}]\n";
+    check(
+        &with(&[("flows/b.yml", flow)]),
+        "flows/b.yml:3:33",
+        Code::UnknownQueue,
+        "queue `mails` is not defined",
+        "below `queues:`:\n  - name: mails",
+    );
+    let files = Files(
+        with(&[])
+            .0
+            .into_iter()
+            .filter(|(path, _)| path != "queues.yml")
+            .collect(),
+    );
+    let found = problems(&files);
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert_eq!(
+        found[0].help.as_deref(),
+        Some("create queues.yml:\nqueues:\n  - name: orders")
+    );
+    let worker = WORKER.replace("orders-dlq", "graveyard");
+    let help = "add to queues.yml, below `queues:`:\n  - name: graveyard\n    retention: 7d";
+    check(
+        &with(&[("workers/post.yml", &worker)]),
+        "workers/post.yml:7:17",
+        Code::UnknownQueue,
+        "dead letter queue `graveyard`",
+        help,
+    );
+}
+
+#[test]
+fn a_name_belongs_to_one_thing() {
+    let queues = format!("{QUEUES}  - name: orders\n");
+    let said = check(
+        &with(&[("queues.yml", &queues)]),
+        "queues.yml:5:11",
+        Code::DuplicateName,
+        "two queues have the name `orders`",
+        "a name of its own",
+    );
+    assert_eq!(said.also.expect("the first").1, "first here");
+    let again = FLOW.replace("path: /orders", "path: /again");
+    let said = check(
+        &with(&[("flows/z.yml", &again)]),
+        "flows/z.yml:2:7",
+        Code::DuplicateName,
+        "two flows have the name `intake`",
+        "a name of its own",
+    );
+    assert_eq!(said.notes, ["the first is at flows/intake.yml:2:7"]);
+    let steps = format!("{FLOW}  - {{name: enqueue, queue: {{name: orders}}}}\n");
+    check(
+        &with(&[("flows/intake.yml", &steps)]),
+        "flows/intake.yml:14:12",
+        Code::DuplicateName,
+        "two steps",
+        "a name of its own",
+    );
+}
+
+#[test]
+fn a_queue_has_one_consumer() {
+    let second = WORKER.replace("name: post", "name: other");
+    let said = check(
+        &with(&[("workers/z.yml", &second)]),
+        "workers/z.yml:4:10",
+        Code::DuplicateConsumer,
+        "two workers consume queue `orders`",
+        "a queue of its own",
+    );
+    assert_eq!(said.notes, ["the first is at workers/post.yml:4:10"]);
+}
+
+#[test]
+fn a_request_has_one_route() {
+    let trigger = "  - http: {path: /orders, method: PUT}\n  - http: {path: /orders}\n";
+    let said = check_flow(
+        "triggers:\n",
+        &format!("triggers:\n{trigger}"),
+        "7:13",
+        Code::DuplicateRoute,
+        "two routes take POST /orders",
+        "another path",
+    );
+    assert_eq!(said.also.expect("the first").1, "first here");
+    let other = FLOW.replace("name: intake", "name: other");
+    let said = check(
+        &with(&[("flows/z.yml", &other)]),
+        "flows/z.yml:5:13",
+        Code::DuplicateRoute,
+        "POST /orders",
+        "another path",
+    );
+    assert_eq!(said.notes, ["the first is at flows/intake.yml:5:13"]);
+}
+
+#[test]
+fn a_queue_that_nobody_consumes_is_a_warning() {
+    let flow = FLOW.replace("name: orders", "name: orders-dlq");
+    let files = with(&[("flows/intake.yml", &flow)]);
+    let said = check(
+        &files,
+        "flows/intake.yml:13:13",
+        Code::Unconsumed,
+        "nobody consumes queue `orders-dlq`",
+        "consumes: {queue: orders-dlq}",
+    );
+    assert_eq!(said.severity, Severity::Warning);
+    assert!(load(&files).is_ok());
+}
+
+#[test]
+fn b3_a_ttl_shorter_than_the_retries_is_refused() {
+    // 2 + 4 + 8 + 16 seconds of pauses, and five attempts of 30 seconds.
+    let said = check_flow(
+        "48h",
+        "2m",
+        "9:14",
+        Code::TtlTooShort,
+        "keys are forgotten after 2m, but worker `post` may retry a job for 3m",
+        "write `ttl: 3m` or longer",
+    );
+    assert_eq!(said.severity, Severity::Error);
+    loaded(&with(&[("flows/intake.yml", &FLOW.replace("48h", "3m"))]));
+    let bounded = WORKER.replace("max_attempts: 5", "max_elapsed: 20s");
+    loaded(&with(&[
+        ("flows/intake.yml", &FLOW.replace("48h", "1m")),
+        ("workers/post.yml", &bounded),
+    ]));
+}
+
+#[test]
+fn the_answer_is_about_a_step_that_exists() {
+    let with_answer = |answer: &str| with(&[("flows/intake.yml", &format!("{FLOW}responses:\n  {answer}\n"))]);
+    assert_eq!(loaded(&with_answer("status: 200")).flows[0].answer.status, 200);
+    loaded(&with_answer("success_from: step:enqueue"));
+    let place = "flows/intake.yml:15:17";
+    check(
+        &with_answer("success_from: step:enqeue"),
+        place,
+        Code::UnknownStep,
+        "names step `enqeue`",
+        "did you mean `step:enqueue`?",
+    );
+    check(
+        &with_answer("status: 404"),
+        "flows/intake.yml:15:11",
+        Code::OutOfRange,
+        "too large",
+        "write 200 to 299",
+    );
+}
+
+#[test]
+fn a_flow_only_fills_queues_for_now() {
+    let flow = format!("{FLOW}  - {{name: mail, send_template: {{to: x}}}}\n");
+    let files = with(&[("flows/intake.yml", &flow)]);
+    let workspace = loaded(&files);
+    assert_eq!(workspace.flows[0].enqueue.len(), 1);
+    assert_eq!(workspace.refusals().len(), 1);
+    check(
+        &files,
+        "flows/intake.yml:14:18",
+        Code::NotYet,
+        "step `mail` of a flow uses `send_template`",
+        "in a worker",
+    );
+}
+
+#[test]
+fn a_workspace_has_no_other_files() {
+    for path in [
+        "flows.yml",
+        "notes.txt",
+        "flows/a.txt",
+        "flows/.yml",
+        "queues/x.yml",
+        "clinch.toml",
+    ] {
+        let files = with(&[(path, "x: 1\n")]);
+        check(
+            &files,
+            &format!("{path}:1:1"),
+            Code::UnknownFile,
+            "is not a file of a workspace",
+            "flows/*.yml",
+        );
+    }
+    let files = with(&[("queues.yaml", QUEUES)]);
+    check(
+        &files,
+        "queues.yml:1:1",
+        Code::UnknownFile,
+        "the same file under two names",
+        "keep one",
+    );
+}
+
+#[test]
+fn p12_a_version_is_the_same_for_the_same_files_only() {
+    let some = with(&[]);
+    let backwards = Files(some.0.iter().rev().cloned().collect());
+    assert_eq!(some.version(), backwards.version());
+    assert_eq!(some.version().to_string().len(), 12);
+    assert_ne!(some.version(), with(&[("queues.yml", &format!("{QUEUES}#"))]).version());
+    assert_ne!(files(&[("ab", "c")]).version(), files(&[("a", "bc")]).version());
+    assert_eq!(Files::from_json(&some.to_json()), Ok(some));
+    assert!(Files::from_json("{").is_err());
+}
+
+#[test]
+fn bytes_that_editors_add_do_no_harm() {
+    for text in [WORKER.replace('\n', "\r\n"), format!("\u{feff}{WORKER}")] {
+        loaded(&with(&[("workers/post.yml", &text)]));
+    }
+    let text = format!("\u{feff}# é\n{}", WORKER.replace("max_attempts: 5", "max_attempts: 0")).replace('\n', "\r\n");
+    check(
+        &with(&[("workers/post.yml", &text)]),
+        "workers/post.yml:7:17",
+        Code::OutOfRange,
+        "too small",
+        "",
+    );
+}
+
+#[test]
+fn p10_only_so_many_problems_are_told() {
+    let text: String = (0..5_000).map(|n| format!("wrong{n}: 1\n")).collect();
+    let found = problems(&with(&[("clinch.yml", &text)]));
+    assert_eq!(found.len(), PROBLEMS_MAX);
+    assert_eq!(
+        found[PROBLEMS_MAX - 1].notes.last().map(String::as_str),
+        Some("4000 more problems are not shown")
+    );
+}
+
+#[test]
+fn p10_a_list_has_only_so_many_items() {
+    let queues: String = (0..1_001).map(|n| format!("  - name: q{n}\n")).collect();
+    let files = with(&[("queues.yml", &format!("queues:\n{queues}"))]);
+    check(
+        &files,
+        "queues.yml:2:5",
+        Code::TooLarge,
+        "`queues` has 1001 items",
+        "at most 1000",
+    );
+}
+
+/// Files in which some bytes were changed, moved or cut: the way files go wrong.
+pub(super) fn mutated() -> impl Strategy<Value = Files> {
+    let texts = [INGEST, UPSERT, REPLAY, TUTORIAL_QUEUES, FLOW, WORKER, QUEUES];
+    let paths = ["clinch.yml", "flows/a.yml", "queues.yml", "workers/a.yml"];
+    let scraps = prop::sample::select(vec![
+        "",
+        "\t",
+        "\0",
+        "\u{feff}",
+        "é",
+        "- ",
+        ": ",
+        "{{ ",
+        " }}",
+        "[",
+        "}",
+        "'",
+        "\"",
+        "|\n",
+        "&a ",
+        "*a",
+        "!!str ",
+        "null",
+        "99999999999999999999",
+        "-1",
+        "${secrets.",
+        "\r\n",
+        "---\n",
+        "? ",
+        "name",
+        "steps.a-b",
+        "dlq:",
+        "#",
+    ]);
+    let change = (any::<prop::sample::Index>(), any::<prop::sample::Index>(), scraps);
+    let file = (
+        prop::sample::select(paths.to_vec()),
+        prop::sample::select(texts.to_vec()),
+        prop::collection::vec(change, 0..6),
+    );
+    prop::collection::vec(file, 1..5).prop_map(|files| {
+        let broken = files.into_iter().map(|(path, text, changes)| {
+            let mut text = text.to_string();
+            for (from, to, scrap) in changes {
+                let (from, to) = (from.index(text.len() + 1), to.index(8) + from.index(text.len() + 1));
+                let (from, to) = (
+                    text.floor_char_boundary(from),
+                    text.floor_char_boundary(to.min(text.len())),
+                );
+                text.replace_range(from..to, scrap);
+            }
+            (path.to_string(), text)
+        });
+        Files(broken.collect())
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_workspace_makes_the_loader_panic(files in mutated()) {
+        for problem in problems(&files) {
+            let mut texts = files.0.iter().filter(|(path, _)| *path == problem.file).map(|(_, text)| text);
+            prop_assert!(texts.any(|text| text.get(problem.span.start..problem.span.end).is_some()), "{:?}", problem);
+            prop_assert!(!problem.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_loads_once_loads_again_from_the_store(files in mutated()) {
+        let again = Files::from_json(&files.to_json()).expect("what was written");
+        prop_assert_eq!(again.version(), files.version());
+        prop_assert_eq!(load(&again).is_ok(), load(&files).is_ok());
+    }
+}
+
+#[test]
+fn p10_an_expression_is_only_so_long_and_none_is_too_deep() {
+    let deep = |part: &str, times: usize| [part.repeat(times / part.len()), "x".into()].concat();
+    for part in [
+        "1+", "not ", "-", "x.", "x|upper|", "(", "[", "{'a':", "x if ", "x and ", "x[", "f(", "1<",
+    ] {
+        for (times, fine) in [(980, true), (50_000, false)] {
+            let expr = deep(part, times);
+            let forms = [
+                format!("body_from: \"{expr}\""),
+                format!("body: \"{{{{ '}}}}' ~ {expr} }}}}\""),
+                format!("body: \"{{{{ {expr}\""),
+                format!("body: \"${{secrets.{expr}}}\""),
+                format!("body: [\"{{{{ {expr} }}}}\"]"),
+            ];
+            for form in forms {
+                let found = problems(&with(&[(
+                    "workers/post.yml",
+                    &WORKER.replace("body_from: body", &form),
+                )]));
+                let too_long = found.iter().any(|problem| problem.message.contains("the most is 1024"));
+                assert_ne!(too_long, fine, "{part} {times}: {found:?}");
+            }
+        }
+    }
+}

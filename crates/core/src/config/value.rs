@@ -1,0 +1,823 @@
+//! The values of the dialect: how a scalar of YAML is read as what it stands for. Used to check a file and to read it,
+//! so that both agree.
+
+use super::problem::{Code, Problem, shown};
+use super::yaml::{Node, Value};
+use crate::expr::{BadExpr, Expr, Template, Tree};
+use crate::key::{KeyPart, KeyRule};
+use crate::time::{BadDuration, parse_duration};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A reader of values takes the node and the name of its key, for the message.
+pub(super) type Read<T> = Result<T, Box<Problem>>;
+
+pub const NAME_CHARS_MAX: usize = 64;
+pub const KEY_PARTS_MAX: usize = 16;
+pub const EXPR_BYTES_MAX: usize = 1 << 10;
+pub const EXPR_NESTING_MAX: usize = 32;
+const PATH_BYTES_MAX: usize = 1024;
+
+fn bad(code: Code, node: &Node, message: impl Into<String>) -> Problem {
+    Problem::error(code, node.head(), message)
+}
+
+pub(super) fn wrong_type(node: &Node, name: &str, needed: &str) -> Problem {
+    bad(
+        Code::WrongType,
+        node,
+        format!("`{name}` must be {needed}, not {}", node.kind()),
+    )
+    .label(format!("this is {}", node.kind()))
+}
+
+pub(super) fn text<'n>(node: &'n Node, name: &str) -> Read<&'n str> {
+    node.text().ok_or_else(|| Box::new(wrong_type(node, name, "a text")))
+}
+
+/// A name of a queue, a flow, a worker or a step.
+pub(super) fn name(node: &Node, name: &str) -> Read<String> {
+    let written = text(node, name)?;
+    match is_name(written) {
+        true => Ok(written.to_string()),
+        false => Err(bad_name(node, written)),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    text.len() <= NAME_CHARS_MAX && text.bytes().all(fine) && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+fn bad_name(node: &Node, written: &str) -> Box<Problem> {
+    let said = format!("`{}` is not a name", shown(written));
+    let help = format!("use letters, digits, `-`, `_` and `.`, {NAME_CHARS_MAX} at most, a letter or digit first");
+    Box::new(bad(Code::BadName, node, said).help(help))
+}
+
+/// The name after `kv:`, `dlq:` or `step:`.
+pub(super) fn prefixed(node: &Node, name: &str, prefix: &str) -> Read<String> {
+    let written = text(node, name)?;
+    let Some(rest) = written.strip_prefix(prefix) else {
+        let said = format!("`{name}` must begin with `{prefix}`");
+        let help = if is_name(written) {
+            format!("write `{prefix}{written}`")
+        } else {
+            format!("write `{prefix}NAME`")
+        };
+        return Err(Box::new(bad(Code::BadName, node, said).help(help)));
+    };
+    if is_name(rest) {
+        Ok(rest.to_string())
+    } else {
+        Err(bad_name(node, rest))
+    }
+}
+
+pub(super) fn bool(node: &Node, name: &str) -> Read<bool> {
+    match node.plain() {
+        Some("true" | "True" | "TRUE") => Ok(true),
+        Some("false" | "False" | "FALSE") => Ok(false),
+        _ => {
+            let problem = wrong_type(node, name, "true or false");
+            let meant = match node.text().map(str::to_ascii_lowercase).as_deref() {
+                Some("yes" | "on" | "y" | "true") => Some("true"),
+                Some("no" | "off" | "n" | "false") => Some("false"),
+                _ => None,
+            };
+            Err(Box::new(match meant {
+                Some(meant) => problem.help(format!("write `{name}: {meant}`, without quotes")),
+                None => problem,
+            }))
+        }
+    }
+}
+
+pub(super) fn int(node: &Node, name: &str) -> Read<i64> {
+    let number = node.plain().and_then(parse_int);
+    match number {
+        Some(number) => i64::try_from(number).map_err(|_| {
+            let said = format!("`{name}` is a number that is too large");
+            Box::new(bad(Code::OutOfRange, node, said))
+        }),
+        None => Err(Box::new(unquoted(wrong_type(node, name, "a whole number"), node, name))),
+    }
+}
+
+/// Any whole number in the spellings of YAML 1.2; one with more digits than counted is only very large.
+fn parse_int(text: &str) -> Option<i128> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let (digits, radix) = match digits.get(..2) {
+        Some("0x") if !negative => (&digits[2..], 16),
+        Some("0o") if !negative => (&digits[2..], 8),
+        _ => (digits, 10),
+    };
+    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
+        return None;
+    }
+    let number = i128::from_str_radix(digits, radix).unwrap_or(i128::MAX);
+    Some(if negative { -number } else { number })
+}
+
+pub(super) fn number(node: &Node, name: &str) -> Read<f64> {
+    let number = node.plain().and_then(parse_number);
+    number.ok_or_else(|| Box::new(unquoted(wrong_type(node, name, "a number"), node, name)))
+}
+
+fn parse_number(text: &str) -> Option<f64> {
+    let looks = text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
+    text.parse::<f64>().ok().filter(|number| looks && number.is_finite())
+}
+
+/// A number in quotes is a text; say so, for it is easily overlooked.
+fn unquoted(problem: Problem, node: &Node, name: &str) -> Problem {
+    match &node.value {
+        Value::Scalar { text, quoted: true } if parse_number(text).is_some() => {
+            problem.help(format!("write `{name}: {}`, without quotes", text.trim()))
+        }
+        _ => problem,
+    }
+}
+
+pub(super) fn duration(node: &Node, name: &str) -> Read<Duration> {
+    let written = text(node, name)?;
+    parse_duration(written).map_err(|error| {
+        let written = shown(written);
+        let problem = |said: String| bad(Code::BadDuration, node, said);
+        Box::new(match error {
+            BadDuration::NoUnit(number) => problem(format!("`{name}` needs a unit"))
+                .label(format!("{} what?", shown(&number)))
+                .help(format!(
+                    "write `{0}s` for seconds or `{0}ms` for milliseconds",
+                    shown(&number)
+                )),
+            BadDuration::NotADuration(_) => problem(format!("`{written}` is not a duration"))
+                .help("write a number and a unit: 250ms, 30s, 5m, 48h, 7d"),
+            BadDuration::TooLong(_) => {
+                problem(format!("`{written}` is longer than clinch counts")).help("the most is 3650d")
+            }
+        })
+    })
+}
+
+/// Bytes: `512B`, `256KiB`, `2MB`.
+pub(super) fn size(node: &Node, name: &str) -> Read<usize> {
+    let written = text(node, name)?.trim();
+    let digits = written.find(|c: char| !c.is_ascii_digit()).unwrap_or(written.len());
+    let (number, unit) = written.split_at(digits);
+    let problem = |said: String| bad(Code::BadSize, node, said);
+    let factor: u64 = match unit.trim_start() {
+        "B" => 1,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GB" => 1_000_000_000,
+        "GiB" => 1 << 30,
+        "" if !number.is_empty() => {
+            let said = problem(format!("`{name}` needs a unit")).label(format!("{} what?", shown(number)));
+            return Err(Box::new(
+                said.help(format!("write `{0}B` for bytes or `{0}KiB`", shown(number))),
+            ));
+        }
+        _ => 0,
+    };
+    if factor == 0 || number.is_empty() {
+        let said = problem(format!("`{}` is not a size", shown(written)));
+        return Err(Box::new(
+            said.help("write a whole number and a unit: 512B, 256KiB, 2MB"),
+        ));
+    }
+    // More than can be counted is more than any bound.
+    let bytes = number.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(factor);
+    Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
+}
+
+pub(super) fn address(node: &Node, name: &str) -> Read<SocketAddr> {
+    let written = text(node, name)?;
+    written.parse().map_err(|_| {
+        let port = written
+            .rsplit(':')
+            .next()
+            .filter(|port| port.parse::<u16>().is_ok())
+            .unwrap_or("7400");
+        let said = format!("`{}` is not an address to listen on", shown(written));
+        let help = format!("write an IP address and a port, such as 127.0.0.1:{port} or [::1]:{port}");
+        Box::new(bad(Code::BadAddress, node, said).help(help))
+    })
+}
+
+/// The path of a route: literal, matched whole.
+pub(super) fn path(node: &Node, name: &str) -> Read<String> {
+    let written = text(node, name)?;
+    let problem = |why: &str| bad(Code::BadPath, node, format!("`{}` {why}", shown(written)));
+    let fine = |b: u8| (0x21..=0x7e).contains(&b);
+    Err(Box::new(if !written.starts_with('/') {
+        problem("does not begin with `/`").help(format!("write `/{}`", shown(written)))
+    } else if written.contains(['?', '#']) {
+        problem("has a query or a fragment").help("a route is matched by its path alone; end it before the `?` or `#`")
+    } else if written.contains(['{', '}', '*']) {
+        problem("looks like a pattern").help("a path is matched whole; write one trigger for each path")
+    } else if !written.bytes().all(fine) {
+        problem("has characters that a path does not have").help("percent-encode them, as in `/a%20b`")
+    } else if written.len() > PATH_BYTES_MAX {
+        problem("is too long").help(format!("the most is {PATH_BYTES_MAX} characters"))
+    } else {
+        return Ok(written.to_string());
+    }))
+}
+
+pub(super) fn key_part(node: &Node, name: &str) -> Read<KeyPart> {
+    let written = text(node, name)?;
+    written.parse().map_err(|_| {
+        let said = format!("`{}` does not say where to look for the key", shown(written));
+        Box::new(bad(Code::BadKeyRule, node, said).help(key_part_meant(written)))
+    })
+}
+
+fn key_part_meant(written: &str) -> String {
+    let rest = written.strip_prefix("request.").unwrap_or(written);
+    let meant = match rest.split_once(['.', ':']) {
+        Some(("headers" | "header", name)) => format!("header:{name}"),
+        Some(("body", path)) => format!("body:/{}", path.replace('.', "/")),
+        Some(_) => String::new(),
+        None => format!("header:{rest}"),
+    };
+    match meant.parse::<KeyPart>() {
+        Ok(_) => format!("did you mean `{}`?", shown(&meant)),
+        Err(_) => "write `header:NAME` or `body:/json/pointer`".to_string(),
+    }
+}
+
+/// One part, or a list of parts that are hashed together.
+pub(super) fn key_rule(node: &Node, name: &str) -> Read<KeyRule> {
+    match &node.value {
+        Value::List(items) if items.is_empty() || items.len() > KEY_PARTS_MAX => {
+            let said = format!("`{name}` must have 1 to {KEY_PARTS_MAX} parts, not {}", items.len());
+            Err(Box::new(bad(Code::OutOfRange, node, said)))
+        }
+        Value::List(items) => {
+            let parts = items.iter().map(|item| key_part(item, name));
+            Ok(KeyRule::Tuple(parts.collect::<Result<_, _>>()?))
+        }
+        _ => Ok(KeyRule::One(key_part(node, name)?)),
+    }
+}
+
+/// What an expression or a template may be about.
+pub(super) const ROOTS: &[&str] = &["body", "request", "headers", "key", "event", "job", "steps", "secrets"];
+
+/// What a template reads.
+pub(super) struct Names {
+    pub roots: BTreeSet<String>,
+    pub secrets: BTreeSet<String>,
+}
+
+impl Names {
+    pub fn of(template: &Template) -> Self {
+        Names {
+            roots: template.roots(),
+            secrets: template.secrets(),
+        }
+    }
+
+    pub fn of_expr(expr: &Expr) -> Self {
+        let template = Template::parse(&format!("{{{{ {} }}}}", expr.source()));
+        Names {
+            roots: expr.roots(),
+            secrets: template.map(|template| template.secrets()).unwrap_or_default(),
+        }
+    }
+}
+
+pub(super) fn expr(node: &Node, name: &str) -> Read<Expr> {
+    let text = text(node, name)?;
+    let read = bounded(text).and_then(|text| Expr::parse(&spelt_out(text)));
+    read.map_err(|error| bad_expr(node, name, &error))
+}
+
+pub(super) fn template(node: &Node, name: &str) -> Read<Template> {
+    let text = text(node, name)?;
+    let read = bounded_templates(text).and_then(|text| Template::parse(&in_templates(text, spelt_out)));
+    read.map_err(|error| bad_expr(node, name, &error))
+}
+
+// The language descends into an expression as deep as it is long or nested, and would fall off the stack.
+fn bounded(expr: &str) -> Result<&str, BadExpr> {
+    if expr.len() > EXPR_BYTES_MAX {
+        return Err(BadExpr(format!(
+            "an expression has {} bytes; the most is {EXPR_BYTES_MAX}",
+            expr.len()
+        )));
+    }
+    if nesting(expr.as_bytes()) > EXPR_NESTING_MAX {
+        return Err(BadExpr(format!(
+            "an expression nests brackets more than {EXPR_NESTING_MAX} deep"
+        )));
+    }
+    Ok(expr)
+}
+
+fn nesting(bytes: &[u8]) -> usize {
+    let (mut at, mut depth, mut deepest) = (0, 0usize, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' | b'\'' => {
+                at = end_of_string(bytes, at);
+                continue;
+            }
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+        at += 1;
+    }
+    deepest
+}
+
+fn bounded_templates(text: &str) -> Result<&str, BadExpr> {
+    for template in templates(text) {
+        bounded(&text[template])?;
+    }
+    for (open, _) in text.match_indices("${") {
+        bounded(&text[open..open + text[open..].find('}').unwrap_or(0)])?;
+    }
+    Ok(text)
+}
+
+fn bad_expr(node: &Node, name: &str, error: &BadExpr) -> Box<Problem> {
+    let said = format!("`{}` cannot be read: {}", shown(name), shown_long(&error.0));
+    let known = format!("names that are known here: {}", ROOTS.join(", "));
+    Box::new(bad(Code::BadExpression, node, said).note(known))
+}
+
+/// A sentence about a template repeats it; a long one is cut in the middle, where the template is.
+fn shown_long(text: &str) -> String {
+    const HALF: usize = 80;
+    let chars: Vec<char> = text.chars().collect();
+    if chars.len() <= 2 * HALF {
+        return super::problem::printable(text);
+    }
+    let part = |chars: &[char]| super::problem::printable(&chars.iter().collect::<String>());
+    format!("{} … {}", part(&chars[..HALF]), part(&chars[chars.len() - HALF..]))
+}
+
+/// A tree as it will be written, its strings being templates.
+pub(super) fn tree(node: &Node, name: &str) -> Read<Tree> {
+    match &node.value {
+        Value::List(items) => Ok(Tree::List(
+            items.iter().map(|item| tree(item, name)).collect::<Result<_, _>>()?,
+        )),
+        Value::Map(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(key, item)| Ok((key.text.clone(), tree(item, &key.text)?)));
+            Ok(Tree::Map(fields.collect::<Read<_>>()?))
+        }
+        Value::Scalar { text, quoted } => {
+            if let Some(value) = (!quoted).then(|| json_scalar(node, name)).transpose()?.flatten() {
+                return Ok(Tree::Value(value));
+            }
+            let read = bounded_templates(text).and_then(|text| Tree::text(&in_templates(text, spelt_out)));
+            read.map_err(|error| bad_expr(node, name, &error))
+        }
+    }
+}
+
+/// What JSON makes of a plain scalar, if it is no text there.
+#[cfg(test)]
+pub(super) fn plain_json(node: &Node) -> Option<serde_json::Value> {
+    json_scalar(node, "").ok().flatten()
+}
+
+/// The JSON value of a plain scalar; `None` when it is a text.
+fn json_scalar(node: &Node, name: &str) -> Read<Option<serde_json::Value>> {
+    let Some(text) = node.plain() else {
+        return Ok(Some(serde_json::Value::Null));
+    };
+    let inexact = || {
+        let said = format!("`{}` holds a number that JSON cannot hold exactly", shown(name));
+        Box::new(bad(Code::OutOfRange, node, said).help("put it in quotes to send it as a text"))
+    };
+    if let Some(number) = parse_int(text) {
+        let exact = i64::try_from(number).map(serde_json::Number::from);
+        let exact = exact.or_else(|_| u64::try_from(number).map(serde_json::Number::from));
+        return exact.map(|number| Some(number.into())).map_err(|_| inexact());
+    }
+    if let Some(number) = parse_number(text) {
+        return Ok(Some(serde_json::Number::from_f64(number).ok_or_else(inexact)?.into()));
+    }
+    Ok(bool(node, name).ok().map(serde_json::Value::from))
+}
+
+/// A URL that can be called, as far as its templates let us see.
+pub(super) fn url(node: &Node, name: &str) -> Read<Template> {
+    let template = template(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &template;
+    // What is computed may be anything; `x` is something that every part of a URL may contain.
+    let filled = in_whole_templates(text, |_| "x".to_string());
+    let computed = text.starts_with("{{");
+    let Some(problem) = url_problem(&filled, computed) else {
+        return Ok(template);
+    };
+    Err(Box::new(
+        bad(Code::BadUrl, node, format!("`{}` {}", shown(text), problem.0)).help(problem.1),
+    ))
+}
+
+fn url_problem(url: &str, begins_computed: bool) -> Option<(&'static str, &'static str)> {
+    if !url.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
+        return Some((
+            "has a space or another character that URLs do not have",
+            "percent-encode it, as in `%20`",
+        ));
+    }
+    if begins_computed {
+        return None;
+    }
+    let Some(rest) = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")) else {
+        return Some((
+            "is not a URL that clinch calls",
+            "begin it with `https://` or `http://`",
+        ));
+    };
+    let authority = &rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())];
+    if authority.contains('@') {
+        return Some((
+            "has a user or a password in it",
+            "send them in a header: `authorization: Basic ${secrets.NAME}`",
+        ));
+    }
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !authority.ends_with(']') => (host, port),
+        _ => (authority, "443"),
+    };
+    if host.is_empty() {
+        return Some((
+            "names no host",
+            "write the host after `//`, as in `https://api.example.com/path`",
+        ));
+    }
+    if port != "x" && port.parse::<u16>().is_err() {
+        return Some((
+            "has a port that is not a number up to 65535",
+            "correct or remove the port",
+        ));
+    }
+    None
+}
+
+/// Headers that the connection, or clinch itself, is in charge of.
+const HEADERS_NOT_YOURS: &[&str] = &[
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+pub(super) fn header_problem(name: &str) -> Option<(String, &'static str)> {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let lower = name.to_ascii_lowercase();
+    if name.is_empty() || !name.bytes().all(token) {
+        Some((
+            format!("`{}` is not a header name", shown(name)),
+            "use letters, digits and `-`",
+        ))
+    } else if lower == "idempotency-key" {
+        let said = format!("`{}` is set by clinch, the same on every attempt", shown(name));
+        Some((said, "remove it and write `idempotency: header` in the step"))
+    } else if HEADERS_NOT_YOURS.contains(&lower.as_str()) {
+        Some((
+            format!("`{}` is set by the connection, not by a step", shown(name)),
+            "remove it",
+        ))
+    } else {
+        None
+    }
+}
+
+/// The value of a header; one line.
+pub(super) fn header_value(node: &Node, name: &str) -> Read<Template> {
+    let template = template(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &template;
+    if text.chars().any(|c| c.is_control() && c != '\t') {
+        let said = format!("the value of `{}` has a line break or a control character", shown(name));
+        return Err(Box::new(
+            bad(Code::BadHeader, node, said).help("write it on one line, without `|` or `>`"),
+        ));
+    }
+    Ok(template)
+}
+
+/// `steps.check-and-set` and `headers.X-Id` are read as names, not as subtractions; headers of the request have no case.
+fn spelt_out(expr: &str) -> String {
+    let mut spelt = String::with_capacity(expr.len());
+    let mut copied = 0;
+    for place in names_after(expr, &["steps", "headers"]) {
+        let root = &expr[..place.dot];
+        let of_request = root
+            .strip_suffix("headers")
+            .is_some_and(|before| !before.ends_with('.'));
+        let of_request = of_request || root.ends_with("request.headers");
+        let name = &expr[place.name.clone()];
+        let meant = if of_request {
+            name.to_ascii_lowercase()
+        } else {
+            name.to_string()
+        };
+        let is_identifier = !name.contains('-') && !name.starts_with(|c: char| c.is_ascii_digit());
+        if !is_identifier || meant != name {
+            spelt.push_str(&expr[copied..place.dot]);
+            spelt.push_str(&format!("[\"{meant}\"]"));
+            copied = place.name.end;
+        }
+    }
+    spelt.push_str(&expr[copied..]);
+    spelt
+}
+
+/// The names of the steps that an expression reads.
+pub(super) fn steps_in_expr(expr: &str) -> Vec<String> {
+    names_after(expr, &["steps"])
+        .map(|place| expr[place.name].to_string())
+        .collect()
+}
+
+/// The names of the steps that a text with templates reads.
+pub(super) fn steps_in_template(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    in_templates(text, |inner| {
+        names.extend(steps_in_expr(inner));
+        String::new()
+    });
+    names
+}
+
+struct Place {
+    dot: usize,
+    name: std::ops::Range<usize>,
+}
+
+/// Where an expression says `root.NAME`, strings left out. Every byte that is looked at is ASCII.
+fn names_after<'e>(expr: &'e str, roots: &'static [&'static str]) -> impl Iterator<Item = Place> + 'e {
+    let bytes = expr.as_bytes();
+    let is_word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+    let end_of = move |from: usize, fits: &dyn Fn(&u8) -> bool| {
+        from + bytes[from..]
+            .iter()
+            .position(|b| !fits(b))
+            .unwrap_or(bytes.len() - from)
+    };
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while let Some(byte) = bytes.get(at) {
+            if matches!(byte, b'"' | b'\'') {
+                at = end_of_string(bytes, at);
+            } else if is_word(byte) {
+                let word_end = end_of(at, &is_word);
+                let is_root = roots.iter().any(|root| root.as_bytes() == &bytes[at..word_end]);
+                at = word_end;
+                if is_root && bytes.get(at) == Some(&b'.') {
+                    let name_end = end_of(at + 1, &|b| is_word(b) || *b == b'-');
+                    let name = &expr[at + 1..name_end];
+                    let name_end = at + 1 + name.trim_end_matches('-').len();
+                    let place = Place {
+                        dot: at,
+                        name: at + 1..name_end,
+                    };
+                    at = name_end;
+                    if !place.name.is_empty() {
+                        return Some(place);
+                    }
+                }
+            } else {
+                at += 1;
+            }
+        }
+        None
+    })
+}
+
+fn end_of_string(bytes: &[u8], open: usize) -> usize {
+    let mut at = open + 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at = (at + 2).min(bytes.len()),
+            byte if *byte == bytes[open] => return at + 1,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// The text with `change` applied to the inside of every `{{ … }}`.
+fn in_templates(text: &str, mut change: impl FnMut(&str) -> String) -> String {
+    in_whole_templates(text, |whole| format!("{{{{{}}}}}", change(&whole[2..whole.len() - 2])))
+}
+
+fn in_whole_templates(text: &str, mut change: impl FnMut(&str) -> String) -> String {
+    let mut changed = String::with_capacity(text.len());
+    let mut copied = 0;
+    for template in templates(text).filter(|template| text[template.clone()].ends_with("}}")) {
+        changed.push_str(&text[copied..template.start]);
+        changed.push_str(&change(&text[template.clone()]));
+        copied = template.end;
+    }
+    changed.push_str(&text[copied..]);
+    changed
+}
+
+/// Where `{{ … }}` is written; one that is never closed goes on to the end.
+fn templates(text: &str) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let open = from + text[from..].find("{{")?;
+        from = end_of_template(text.as_bytes(), open);
+        Some(open..from)
+    })
+}
+
+/// A `}}` in a string or of a map in the expression does not close it.
+fn end_of_template(bytes: &[u8], open: usize) -> usize {
+    let mut at = open + 2;
+    let mut depth = 0usize;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' | b'\'' => at = end_of_string(bytes, at),
+            b'}' if depth == 0 && bytes.get(at + 1) == Some(&b'}') => return at + 2,
+            b'(' | b'[' | b'{' => (at, depth) = (at + 1, depth + 1),
+            b')' | b']' | b'}' => (at, depth) = (at + 1, depth.saturating_sub(1)),
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::problem::Span;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn scalar(text: &str, quoted: bool) -> Node {
+        Node {
+            span: Span::new(0, text.len()),
+            value: Value::Scalar {
+                text: text.into(),
+                quoted,
+            },
+        }
+    }
+
+    fn plain(text: &str) -> Node {
+        scalar(text, false)
+    }
+
+    #[test]
+    fn whole_numbers_are_read_as_yaml_1_2_writes_them() {
+        for (text, number) in [("7", 7), ("-3", -3), ("0x1F", 31), ("0o17", 15), ("+4", 4)] {
+            assert_eq!(int(&plain(text), "n").ok(), Some(number), "{text}");
+        }
+        for bad in [
+            "1e3",
+            "",
+            "-",
+            "0b1",
+            "1_000",
+            "seven",
+            "99999999999999999999999999999999999999999999",
+        ] {
+            assert!(int(&plain(bad), "n").is_err(), "{bad}");
+        }
+        let said = int(&scalar("7", true), "n").expect_err("a text");
+        assert_eq!(said.help.as_deref(), Some("write `n: 7`, without quotes"));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in [
+            ("512B", 512),
+            ("256KiB", 262_144),
+            ("2MB", 2_000_000),
+            ("1 MiB", 1 << 20),
+        ] {
+            assert_eq!(size(&plain(text), "s").ok(), Some(bytes), "{text}");
+        }
+        let said = size(&plain("300"), "s").expect_err("no unit");
+        assert_eq!(
+            (said.label.as_str(), said.help.as_deref()),
+            ("300 what?", Some("write `300B` for bytes or `300KiB`"))
+        );
+        assert!(size(&plain("1.5MB"), "s").is_err());
+        assert_eq!(size(&plain("99999999999999999999GiB"), "s").ok(), Some(usize::MAX));
+    }
+
+    #[test]
+    fn a_key_part_that_is_nearly_right_is_told_what_it_should_be() {
+        let help = |text: &str| key_part(&plain(text), "key_from").expect_err("wrong").help;
+        assert_eq!(
+            help("Idempotency-Key").as_deref(),
+            Some("did you mean `header:Idempotency-Key`?")
+        );
+        assert_eq!(
+            help("request.headers.X-Id").as_deref(),
+            Some("did you mean `header:X-Id`?")
+        );
+        assert_eq!(help("body.data.id").as_deref(), Some("did you mean `body:/data/id`?"));
+        assert_eq!(
+            help("query:x").as_deref(),
+            Some("write `header:NAME` or `body:/json/pointer`")
+        );
+    }
+
+    #[test]
+    fn only_urls_that_can_be_called_are_taken() {
+        for fine in [
+            "http://127.0.0.1:9900/effect",
+            "https://[::1]/",
+            "https://a.b/{{ body.x y }}?q=1",
+            "{{ secrets.URL }}/x",
+        ] {
+            let fine = fine.replace(" y", "");
+            assert!(url(&plain(&fine), "url").is_ok(), "{fine}");
+        }
+        for bad in [
+            "ftp://a",
+            "a.b/c",
+            "https://",
+            "https:///x",
+            "https://u:p@h/",
+            "http://a b",
+            "http://a:99999/",
+            "http://:80",
+        ] {
+            assert_eq!(url(&plain(bad), "url").expect_err(bad).code, Code::BadUrl);
+        }
+    }
+
+    #[test]
+    fn a_hyphen_in_the_name_of_a_step_or_a_header_is_part_of_it() {
+        assert_eq!(
+            spelt_out("steps.check-and-set.output.set == true"),
+            "steps[\"check-and-set\"].output.set == true"
+        );
+        assert_eq!(spelt_out("request.headers.X-Id"), "request.headers[\"x-id\"]");
+        assert_eq!(spelt_out("headers.Traceparent"), "headers[\"traceparent\"]");
+        assert_eq!(
+            spelt_out("steps.a.output.headers.X-Id"),
+            "steps.a.output.headers[\"X-Id\"]"
+        );
+        assert_eq!(spelt_out("body.a-body.b"), "body.a-body.b");
+        assert_eq!(spelt_out("'steps.a-b' ~ steps.x"), "'steps.a-b' ~ steps.x");
+        assert_eq!(
+            steps_in_template("steps.no {{ steps.a-b.output }} {{ mysteps.c }}"),
+            ["a-b"]
+        );
+        assert_eq!(
+            steps_in_template("{{ '}}' ~ {'a': {'b': 1}} ~ steps.x }} {{ steps.y"),
+            ["x"]
+        );
+        assert!(expr(&plain("{{ steps.check-and-set.output.set == true }}"), "if").is_ok());
+    }
+
+    #[test]
+    fn a_tree_keeps_the_types_of_its_values() {
+        let value = |text: &str| tree(&plain(text), "body").expect("a tree");
+        assert_eq!(value("no"), Tree::Value("no".into()));
+        assert_eq!(value("true"), Tree::Value(true.into()));
+        assert_eq!(value("~"), Tree::Value(serde_json::Value::Null));
+        assert_eq!(value("18446744073709551615"), Tree::Value(u64::MAX.into()));
+        assert_eq!(value("1.5"), Tree::Value(1.5.into()));
+        assert_eq!(tree(&scalar("5", true), "body").ok(), Some(Tree::Value("5".into())));
+        assert_eq!(
+            tree(&plain("18446744073709551616"), "body")
+                .expect_err("too large")
+                .code,
+            Code::OutOfRange
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_scalar_makes_a_reader_panic(text in "\\PC{0,40}", quoted: bool) {
+            let node = scalar(&text, quoted);
+            let _ = (int(&node, "x"), number(&node, "x"), size(&node, "x"), duration(&node, "x"), bool(&node, "x"));
+            let _ = (key_rule(&node, "x"), path(&node, "x"), address(&node, "x"), url(&node, "x"), expr(&node, "x"));
+            let _ = (tree(&node, "x"), header_value(&node, "x"), prefixed(&node, "x", "kv:"), steps_in_template(&text));
+        }
+    }
+}

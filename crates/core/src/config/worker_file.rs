@@ -1,0 +1,327 @@
+//! `workers/*.yml`.
+
+use super::dialect::{ACTIONS, DETAILS, MODIFIERS, WORKER};
+use super::nearest::nearest;
+use super::problem::{Code, Problem, Report, Span, shown};
+use super::read::{Reader, Spot, word};
+use super::shape;
+use super::value::{self, Names};
+use super::yaml::{Node, Value};
+use crate::effect::Idempotency;
+use crate::expr::{Template, Tree};
+use crate::retry::{Backoff, Jitter, RetryPolicy};
+use crate::worker::{Action, CONCURRENCY_DEFAULT, HttpAction, HttpBody, STEP_TIMEOUT_DEFAULT, Step, Trigger, Worker};
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// What a worker's file says, as far as it can be read.
+pub(super) struct WorkerFile {
+    pub name: Option<Spot<String>>,
+    pub consumes: Option<Spot<String>>,
+    /// Whether it is certain which queue it consumes, or that it consumes none.
+    pub trigger_is_known: bool,
+    pub dead_letters: Option<Spot<String>>,
+    pub step_names: Vec<Spot<String>>,
+    pub worker: Option<Worker>,
+    pub refusals: Vec<Problem>,
+}
+
+pub(super) fn read(root: &Node, report: &mut Report<'_>) -> WorkerFile {
+    shape::check(root, &WORKER, root.head(), report);
+    let reader = Reader { node: root, report };
+    let consumes = reader
+        .map("consumes")
+        .and_then(|consumes| consumes.spot("queue", value::name));
+    let file = WorkerFile {
+        name: reader.spot("name", value::name),
+        trigger_is_known: consumes.is_some() || reader.has("schedule"),
+        consumes,
+        dead_letters: reader
+            .map("retry")
+            .and_then(|retry| retry.spot("on_exhausted", dead_letters)),
+        step_names: reader.maps("run").filter_map(|step| step.step_name()).collect(),
+        worker: read_worker(reader),
+        refusals: refusals(reader),
+    };
+    let mut found = unknown_steps(reader, &file.step_names);
+    found.extend(reader.maps("run").flat_map(misplaced_details));
+    found.into_iter().for_each(|problem| report.add(problem));
+    file
+}
+
+fn dead_letters(node: &Node, name: &str) -> value::Read<String> {
+    value::prefixed(node, name, "dlq:")
+}
+
+fn read_worker(worker: Reader<'_>) -> Option<Worker> {
+    let trigger = match worker.map("consumes") {
+        Some(consumes) => Trigger::Queue(consumes.must("queue", value::name)?),
+        None => Trigger::Schedule(worker.map("schedule")?.must("cron", value::text)?.to_string()),
+    };
+    let concurrency = worker.or("concurrency", CONCURRENCY_DEFAULT as i64, value::int)?;
+    let retry = worker.map("retry");
+    let steps = worker.maps("run").map(read_step).collect::<Option<Vec<_>>>()?;
+    let read = Worker {
+        name: worker.must("name", value::name)?,
+        trigger,
+        concurrency: usize::try_from(concurrency).ok()?,
+        retry: retry.map_or(Some(RetryPolicy::default()), read_retry)?,
+        dead_letters: retry.map_or(Some(None), |retry| retry.may("on_exhausted", dead_letters))?,
+        steps,
+    };
+    (worker.is_sound() && !read.steps.is_empty()).then_some(read)
+}
+
+fn read_retry(retry: Reader<'_>) -> Option<RetryPolicy> {
+    let strategies = [
+        ("exponential", Backoff::Exponential),
+        ("linear", Backoff::Linear),
+        ("fixed", Backoff::Fixed),
+    ];
+    let jitters = [("full", Jitter::Full), ("equal", Jitter::Equal), ("none", Jitter::None)];
+    let default = RetryPolicy::default();
+    let base = match retry.may("base_ms", value::int)? {
+        Some(millis) => Duration::from_millis(u64::try_from(millis).ok()?),
+        None => retry.or("base_delay", default.base, value::duration)?,
+    };
+    let attempts_max = match retry.may("max_attempts", value::int)? {
+        Some(attempts) => NonZeroU32::new(u32::try_from(attempts).ok()?)?,
+        None => default.attempts_max,
+    };
+    let read = RetryPolicy {
+        strategy: retry.or("strategy", default.strategy, word(&strategies))?,
+        base,
+        multiplier: retry.or("multiplier", default.multiplier, value::number)?,
+        pause_max: retry.or("max_delay", default.pause_max, value::duration)?,
+        attempts_max,
+        elapsed_max: retry.may("max_elapsed", value::duration)?,
+        jitter: retry.or("jitter", default.jitter, word(&jitters))?,
+    };
+    retry.is_sound().then_some(read)
+}
+
+fn read_step(step: Reader<'_>) -> Option<Step> {
+    let action = match not_yet(step) {
+        Some((what, _)) => Action::NotYet(what),
+        None => Action::Http(Box::new(read_http(step.map("http")?)?)),
+    };
+    let read = Step {
+        name: step.step_name()?.value,
+        when: step.may("if", value::expr)?,
+        action,
+    };
+    step.is_sound().then_some(read)
+}
+
+fn read_http(http: Reader<'_>) -> Option<HttpAction> {
+    let promises = [
+        ("header", Idempotency::Header),
+        ("natural", Idempotency::Natural),
+        ("none", Idempotency::None),
+    ];
+    let method = http.or("method", "POST", value::text)?;
+    let read = HttpAction {
+        method: method.to_string(),
+        url: http.must("url", value::url)?,
+        headers: http.map("headers").map_or(Some(Vec::new()), read_headers)?,
+        body: read_body(http)?,
+        timeout: http.or("timeout", STEP_TIMEOUT_DEFAULT, value::duration)?,
+        idempotency: http.or("idempotency", Idempotency::default(), word(&promises))?,
+    };
+    http.is_sound().then_some(read)
+}
+
+fn read_headers(headers: Reader<'_>) -> Option<Vec<(String, Template)>> {
+    let fields = headers.node.fields().iter();
+    fields
+        .map(|(key, _)| Some((key.text.clone(), headers.must(&key.text, value::header_value)?)))
+        .collect()
+}
+
+fn read_body(http: Reader<'_>) -> Option<HttpBody> {
+    if let Some(from) = http.may("body_from", value::expr)? {
+        return Some(match from.source() {
+            "body" | "request.body" => HttpBody::Event,
+            _ => HttpBody::From(from),
+        });
+    }
+    let Some(body) = http.node.get("body") else {
+        return Some(HttpBody::Empty);
+    };
+    Some(match &body.value {
+        Value::Scalar { .. } => HttpBody::Text(http.must("body", value::template)?),
+        _ => HttpBody::Tree(value::tree(body, "body").ok()?),
+    })
+}
+
+/// What this version cannot run of a step, and where it says so.
+fn not_yet(step: Reader<'_>) -> Option<(&'static str, Span)> {
+    let later = ACTIONS.iter().filter(|action| **action != "http").chain(MODIFIERS);
+    let later = later.filter_map(|name| step.node.entry(name).map(|(key, _)| (*name, key.span)));
+    later.min_by_key(|(_, span)| span.start)
+}
+
+fn refusals(worker: Reader<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let mut refuse = |span: Span, said: String, help: &str| {
+        let said = format!("{said}, which this version of clinch cannot run yet");
+        found.push(
+            Problem::warning(Code::NotYet, span, said)
+                .label("not available yet")
+                .help(help),
+        );
+    };
+    if let Some((key, _)) = worker.node.entry("schedule") {
+        let name = worker
+            .must("name", value::name)
+            .map_or(String::new(), |name| format!(" `{name}`"));
+        refuse(
+            key.span,
+            format!("worker{name} runs on a schedule"),
+            "remove it, or let it consume a queue",
+        );
+    }
+    if let Some((key, _)) = worker
+        .map("retry")
+        .as_ref()
+        .and_then(|retry| retry.node.entry("budget_per_contact"))
+    {
+        let said = "`budget_per_contact` limits retries per contact".to_string();
+        refuse(
+            key.span,
+            said,
+            "remove it; `max_attempts` and `max_elapsed` bound the retries of each job",
+        );
+    }
+    for step in worker.maps("run").filter(Reader::is_sound) {
+        let Some((what, span)) = not_yet(step) else { continue };
+        let name = step
+            .step_name()
+            .map_or(String::new(), |name| format!(" `{}`", name.value));
+        let said = match (what, step.node.get(what).and_then(Node::text)) {
+            ("uses", Some(runtime)) => format!("step{name} uses `{}` scripts", shown(runtime)),
+            ("run", Some(action)) => format!("step{name} runs `{}`", shown(action)),
+            _ => format!("step{name} uses `{what}`"),
+        };
+        refuse(span, said, "remove it or use `http:`");
+    }
+    found
+}
+
+/// `with`, `env` and `script` say more about an action that is not there.
+fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
+    let Some((http, _)) = step.node.entry("http") else {
+        return Vec::new();
+    };
+    let stray = DETAILS.iter().filter_map(|name| step.node.entry(name));
+    let problem = |name: &str, span: Span| {
+        Problem::error(Code::EitherOr, span, format!("`{name}` does not go with `http`"))
+            .label("belongs to `uses` or `run`")
+            .also(http.span, "the action of this step")
+            .help("write what is sent below `http:`, as `headers:` and `body:`")
+    };
+    stray.map(|(key, _)| problem(&key.text, key.span)).collect()
+}
+
+/// Every `steps.NAME` must be a step that ran before.
+fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
+    let mut found = Vec::new();
+    let all_named = names.len() == worker.maps("run").count();
+    for (index, step) in worker.maps("run").enumerate().filter(|_| all_named) {
+        let mut texts = Vec::new();
+        let conditions = step.node.get("if").into_iter();
+        let from = step.node.get("http").and_then(|http| http.get("body_from"));
+        for node in conditions.chain(from) {
+            texts.push((node, value::steps_in_expr(node.text().unwrap_or_default())));
+        }
+        for name in ["url", "headers", "body"] {
+            let node = step.node.get("http").and_then(|http| http.get(name));
+            node.into_iter().for_each(|node| templates(node, &mut texts));
+        }
+        for (node, read) in texts
+            .into_iter()
+            .filter(|(node, _)| !worker.report.is_flawed(node.span))
+        {
+            let unknown = read
+                .into_iter()
+                .filter(|name| !names[..index].iter().any(|known| known.value == *name));
+            found.extend(unknown.map(|name| unknown_step(worker.report, node, &name, names, index)));
+        }
+    }
+    found
+}
+
+fn templates<'n>(node: &'n Node, texts: &mut Vec<(&'n Node, Vec<String>)>) {
+    match &node.value {
+        Value::Scalar { text, .. } => texts.push((node, value::steps_in_template(text))),
+        Value::List(items) => items.iter().for_each(|item| templates(item, texts)),
+        Value::Map(fields) => fields.iter().for_each(|(_, item)| templates(item, texts)),
+    }
+}
+
+fn unknown_step(report: &Report<'_>, node: &Node, name: &str, names: &[Spot<String>], index: usize) -> Problem {
+    let span = report.narrow(node.span, &format!("steps.{name}"));
+    let (before, after) = names.split_at(index);
+    let here = &names[index].value;
+    if let Some(later) = after.iter().find(|step| step.value == name) {
+        let said = format!("step `{here}` reads `steps.{name}`, which has not run by then");
+        let problem = Problem::error(Code::UnknownStep, span, said).label("not there yet");
+        return problem
+            .also(later.span, "runs here")
+            .help("read only steps above this one, or change their order");
+    }
+    let said = format!(
+        "step `{here}` reads `steps.{}`, but no step has the name `{0}`",
+        shown(name)
+    );
+    let problem = Problem::error(Code::UnknownStep, span, said).label("unknown step");
+    let known: Vec<&str> = before.iter().map(|step| step.value.as_str()).collect();
+    if known.is_empty() {
+        return problem.help("no step runs before this one; read `body` instead");
+    }
+    let problem = problem.note(format!("steps before this one: {}", known.join(", ")));
+    match nearest(name, known.iter().copied()).and_then(|meant| before.iter().find(|step| step.value == meant)) {
+        Some(meant) => problem
+            .also(meant.span, "this one exists")
+            .help(format!("did you mean `steps.{}`?", meant.value)),
+        None => problem.help("name a step that runs before this one"),
+    }
+}
+
+/// How long one attempt may take: its steps, one after the other.
+pub(super) fn attempt_max(worker: &Worker) -> Duration {
+    let timeouts = worker.steps.iter().map(|step| match &step.action {
+        Action::Http(http) => http.timeout,
+        Action::NotYet(_) => Duration::ZERO,
+    });
+    timeouts.fold(Duration::ZERO, Duration::saturating_add)
+}
+
+/// The secrets that the steps read which can run.
+pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for step in &worker.steps {
+        let Action::Http(http) = &step.action else { continue };
+        found.extend(step.when.iter().flat_map(|when| Names::of_expr(when).secrets));
+        found.extend(http.url.secrets());
+        found.extend(http.headers.iter().flat_map(|(_, value)| value.secrets()));
+        match &http.body {
+            HttpBody::From(expr) => found.extend(Names::of_expr(expr).secrets),
+            HttpBody::Text(text) => found.extend(text.secrets()),
+            HttpBody::Tree(tree) => tree_secrets(tree, &mut found),
+            HttpBody::Event | HttpBody::Empty => {}
+        }
+    }
+    found
+}
+
+fn tree_secrets(tree: &Tree, found: &mut BTreeSet<String>) {
+    match tree {
+        Tree::Value(_) => {}
+        Tree::Expr(expr) => found.extend(Names::of_expr(expr).secrets),
+        Tree::Text(text) => found.extend(text.secrets()),
+        Tree::List(items) => items.iter().for_each(|item| tree_secrets(item, found)),
+        Tree::Map(fields) => fields.iter().for_each(|(_, item)| tree_secrets(item, found)),
+    }
+}
