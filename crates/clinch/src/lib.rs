@@ -1,1 +1,18 @@
-//! .
+//! What clinch does: everything that touches the world. `app` builds the house and is the only file that knows every
+//! room; the rooms (`intake`, `worker` with `effects`, `keeper`, `api`) meet in the store and in core's types.
+
+pub mod api;
+pub mod app;
+pub mod cli;
+pub mod clock;
+pub mod crash;
+pub mod demo;
+pub mod effects;
+pub mod house;
+pub mod intake;
+pub mod keeper;
+pub mod secrets;
+pub mod server;
+pub mod telemetry;
+pub mod worker;
+pub mod workspace;

@@ -7,6 +7,7 @@ pub mod sqlite;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use clinch_core::attempt::Outcome;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -161,6 +162,28 @@ pub struct Settlement {
     pub change: Change,
     /// The last effect, when it is concluded together with the attempt.
     pub conclusion: Option<Conclusion>,
+}
+
+impl Settlement {
+    pub fn of(
+        outcome: &Outcome,
+        change: Change,
+        started_at: Timestamp,
+        ended_at: Timestamp,
+        conclusion: Option<Conclusion>,
+    ) -> Settlement {
+        let failure = outcome.failure();
+        Settlement {
+            started_at,
+            ended_at,
+            outcome: outcome.word(),
+            reason: failure.as_ref().map(|failure| failure.reason),
+            error: failure.map(|failure| failure.error),
+            charged: outcome.is_charged(),
+            change,
+            conclusion,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

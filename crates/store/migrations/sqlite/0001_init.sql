@@ -1,6 +1,6 @@
 -- Every table is written at its right edge: ids grow with time, and what is settled soon is still on a warm page.
 
-CREATE TABLE fact (name TEXT PRIMARY KEY, value) WITHOUT ROWID, STRICT;
+CREATE TABLE fact (name TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
 
 -- Names of flows and queues, so that rows hold small numbers.
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
@@ -37,7 +37,7 @@ CREATE TABLE job (
     ended_at INTEGER,
     reason INTEGER
 ) STRICT;
-CREATE INDEX job_dead ON job (ended_at) WHERE state = 3;
+CREATE INDEX job_dead ON job (id) WHERE state = 3;
 
 CREATE TABLE attempt (
     job INTEGER NOT NULL,

@@ -20,9 +20,21 @@ pub(super) fn prune(
     note_oldest(batch)?;
     let keys = prune_keys(batch, now, most)?;
     let mut pruned = prune_jobs(batch, now, retention, most)?;
+    if pruned.events > 0 {
+        note_last_id(batch)?;
+    }
     pruned.keys = keys;
     pruned.finished &= keys == 0;
     Ok(pruned)
+}
+
+/// An id is never given twice, even when its rows are gone and the clock went back.
+fn note_last_id(batch: &Batch<'_>) -> rusqlite::Result<()> {
+    batch
+        .conn
+        .prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'last_id'")?
+        .execute([batch.desk.last_id.cast_signed()])?;
+    Ok(())
 }
 
 /// Drops a run whose keys have all expired and whose jobs are all finished; then its entries, part by part.
@@ -63,7 +75,12 @@ fn unfinished_between(batch: &Batch<'_>, first_event: u64, last_event: u64) -> r
         JobId::from_number(first_event),
         JobId::from_number(last_event.saturating_add(1_000)),
     );
-    if lock(&batch.shared.memory).any_between(first, last) {
+    // A job that this very transaction revives is neither in memory nor dead any more.
+    let revived = batch
+        .changes
+        .iter()
+        .any(|change| matches!(change, Settled::Revived { job, .. } if (first..=last).contains(job)));
+    if revived || lock(&batch.shared.memory).any_between(first, last) {
         return Ok(true);
     }
     batch.conn.query_row(

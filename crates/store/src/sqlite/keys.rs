@@ -2,6 +2,7 @@
 //! a full table of them is written out as one sorted run, which is never changed and is dropped whole when its keys have
 //! expired. Random hashes thus never touch a big B-tree, and memory holds a small filter per run instead of every key.
 
+use super::rows;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -92,10 +93,11 @@ impl Keys {
             conn.execute("DELETE FROM key_entry WHERE run > ?1", [known])?;
         }
         keys.last_run = known;
-        let sealed = keys.runs.last().map_or(0, |run| run.last_event);
+        // Not the last run's last event: runs that have expired are gone, and their events must not come back.
+        let sealed = rows::fact(conn, "keys_sealed_to")?;
         let mut rows =
             conn.prepare("SELECT id, key, expires_at FROM event WHERE id > ?1 AND key IS NOT NULL ORDER BY id")?;
-        let mut rows = rows.query([sealed.cast_signed()])?;
+        let mut rows = rows.query([sealed])?;
         while let Some(row) = rows.next()? {
             let key = row.get_ref(1)?.as_blob()?;
             if let Some(prefix) = key.first_chunk::<16>() {
@@ -209,6 +211,8 @@ impl Sealing {
             run.expires_at,
             run.filter.to_bytes()
         ])?;
+        conn.prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'keys_sealed_to'")?
+            .execute([run.last_event.cast_signed()])?;
         Ok(run)
     }
 }
@@ -310,5 +314,146 @@ mod tests {
             .filter(|n| filter.may_hold(Spot::of(&spread(*n))))
             .count();
         assert!(wrong < 600, "{wrong} of 20000");
+    }
+
+    /// A file with the tables, and keys as a store has them.
+    struct Kept {
+        conn: Connection,
+        keys: Keys,
+        next_event: u64,
+    }
+
+    impl Kept {
+        fn new() -> Kept {
+            let conn = Connection::open_in_memory().expect("opened");
+            conn.execute_batch(crate::sqlite::MIGRATIONS[0]).expect("made");
+            let fact = "INSERT INTO fact (name, value) VALUES ('keys_sealed_to', 0)";
+            conn.execute_batch(fact).expect("made");
+            let keys = Keys::load(&conn).expect("loaded");
+            Kept {
+                conn,
+                keys,
+                next_event: 1,
+            }
+        }
+
+        /// The nth key is given to a new event.
+        fn give(&mut self, nth: u64, expires_at: i64) -> u64 {
+            let event = self.next_event;
+            self.next_event += 2;
+            let mut key = [0; 32];
+            key[..16].copy_from_slice(&spread(nth));
+            self.conn
+                .prepare_cached(
+                    "INSERT INTO event (id, flow, received_at, key, expires_at, status, jobs, payload)
+                     VALUES (?1, 1, 0, ?2, ?3, 202, 1, x'')",
+                )
+                .and_then(|mut row| row.execute(params![event.cast_signed(), key, expires_at]))
+                .expect("inserted");
+            self.keys.insert(spread(nth), event, expires_at);
+            event
+        }
+
+        fn give_all(&mut self, keys: std::ops::Range<u64>, expires_at: i64) {
+            self.conn.execute_batch("BEGIN").expect("begun");
+            for nth in keys {
+                self.give(nth, expires_at);
+            }
+            self.conn.execute_batch("COMMIT").expect("committed");
+        }
+
+        /// One commit; `true` when it had something to write out.
+        fn commit(&mut self) -> bool {
+            let sealed = self.keys.seal(&self.conn).expect("written");
+            let wrote = sealed.is_some();
+            if let Some(sealed) = sealed {
+                self.keys.sealed(sealed);
+            }
+            wrote
+        }
+
+        fn seal_all(&mut self) {
+            self.conn.execute_batch("BEGIN").expect("begun");
+            while self.commit() {}
+            self.conn.execute_batch("COMMIT").expect("committed");
+        }
+
+        fn start_again(&mut self) {
+            self.keys = Keys::load(&self.conn).expect("loaded");
+        }
+
+        fn event_of(&self, nth: u64) -> Option<u64> {
+            self.keys.find(&self.conn, &spread(nth)).expect("read")
+        }
+
+        fn holds_all(&self, mut keys: std::ops::Range<u64>) -> bool {
+            keys.all(|nth| self.event_of(nth) == Some(1 + 2 * nth))
+        }
+    }
+
+    const RUN: u64 = RUN_KEYS as u64;
+
+    #[test]
+    fn p2_keys_are_found_while_and_after_they_are_written_out_and_after_a_kill_in_between() {
+        let mut kept = Kept::new();
+        kept.give_all(0..RUN, 100);
+        for _ in 0..10 {
+            assert!(kept.commit());
+        }
+        assert!(kept.keys.runs.is_empty() && kept.keys.recent.is_empty(), "half way");
+        kept.give_all(RUN..RUN + 500, 100);
+        assert!(kept.holds_all(0..RUN + 500));
+        kept.start_again();
+        assert!(kept.holds_all(0..RUN + 500));
+        kept.seal_all();
+        kept.give_all(RUN + 500..2 * RUN + 600, 200);
+        kept.seal_all();
+        for _ in 0..2 {
+            assert_eq!(kept.keys.runs.len(), 2);
+            assert!(kept.keys.recent.is_empty(), "memory holds no key that a run holds");
+            assert!(kept.holds_all(0..2 * RUN + 600));
+            assert_eq!(kept.event_of(9 * RUN), None);
+            kept.start_again();
+        }
+        assert_eq!(kept.keys.runs[0].expires_at, 100);
+        assert_eq!(kept.keys.runs[1].expires_at, 200);
+    }
+
+    #[test]
+    fn p2_a_key_that_was_used_again_belongs_to_the_newest_event() {
+        let mut kept = Kept::new();
+        kept.give_all(0..RUN, 100);
+        kept.seal_all();
+        let second = kept.give(7, 200);
+        assert_eq!(kept.event_of(7), Some(second));
+        kept.start_again();
+        assert_eq!(kept.event_of(7), Some(second));
+        kept.give_all(RUN..2 * RUN, 200);
+        kept.seal_all();
+        assert_eq!(kept.keys.runs.len(), 2);
+        assert_eq!(kept.event_of(7), Some(second), "the newer run is asked first");
+        let third = kept.give(7, 300);
+        assert_eq!(kept.event_of(7), Some(third));
+    }
+
+    #[test]
+    fn a_forgotten_run_is_not_read_back_from_its_events() {
+        let mut kept = Kept::new();
+        kept.give_all(0..RUN, 100);
+        kept.seal_all();
+        let run = kept.keys.runs[0].id;
+        kept.conn.execute("DELETE FROM key_run", []).expect("deleted");
+        kept.keys.forget(run);
+        let fresh = kept.give(RUN, 200);
+        for _ in 0..2 {
+            assert_eq!((kept.event_of(7), kept.event_of(RUN)), (None, Some(fresh)));
+            assert_eq!(kept.keys.recent.len(), 1);
+            kept.start_again();
+        }
+        let left: i64 = kept
+            .conn
+            .query_row("SELECT count(*) FROM key_entry", [], |row| row.get(0))
+            .expect("counted");
+        assert_eq!(left, 0, "a start removes what no run owns");
     }
 }

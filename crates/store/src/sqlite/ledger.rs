@@ -8,7 +8,7 @@ use clinch_core::effect::EffectState;
 use rusqlite::params;
 
 pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect) -> rusqlite::Result<Held> {
-    if !lock(&batch.shared.memory).holds(lease) || !batch.touch(lease.job) {
+    if !holds(batch, lease) {
         return Ok(Held::Lost);
     }
     batch
@@ -33,11 +33,16 @@ pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect)
 }
 
 pub(super) fn conclude(batch: &mut Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<Held> {
-    if !lock(&batch.shared.memory).holds(lease) || !batch.touch(lease.job) {
+    if !holds(batch, lease) {
         return Ok(Held::Lost);
     }
     write(batch, lease, end)?;
     Ok(Held::Held)
+}
+
+/// A line in the ledger does not move the job, so one worker may write several of them in one transaction.
+fn holds(batch: &Batch<'_>, lease: LeaseRef) -> bool {
+    !batch.is_touched(lease.job) && lock(&batch.shared.memory).holds(lease)
 }
 
 pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<()> {

@@ -5,7 +5,7 @@ use crate::{ClaimAsk, Held, LeaseRef, VersionId};
 use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::{Ending, Fence, Word};
+use clinch_core::job::{Fence, Word};
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -62,7 +62,6 @@ pub(super) enum Settled {
     },
     Ended {
         job: JobId,
-        ending: Ending,
     },
     Buried {
         job: JobId,
@@ -219,7 +218,7 @@ impl Memory {
                     live.has_effects = true;
                 }
             }
-            Settled::Ended { job, .. } => {
+            Settled::Ended { job } => {
                 self.leave(job);
             }
             Settled::Buried { job, reason } => {
@@ -263,6 +262,10 @@ impl Memory {
         claimed
     }
 
+    pub fn any_lapsed(&self, now: Timestamp) -> bool {
+        self.leases.first().is_some_and(|(end, _)| *end < now)
+    }
+
     /// Jobs whose lease ended get a new fence: from here on their old worker changes nothing.
     pub fn lapse(&mut self, now: Timestamp, most: usize, until: Timestamp) -> Vec<(LeaseRef, Live)> {
         let over: Vec<JobId> = self
@@ -272,7 +275,14 @@ impl Memory {
             .take(most)
             .map(|(_, job)| *job)
             .collect();
-        over.into_iter().filter_map(|job| self.lease(job, until)).collect()
+        over.into_iter()
+            .filter_map(|job| {
+                let (lease, mut live) = self.lease(job, until)?;
+                // Its old worker may have intended something in the very transaction that is being written.
+                live.has_effects = true;
+                Some((lease, live))
+            })
+            .collect()
     }
 
     fn lease(&mut self, job: JobId, until: Timestamp) -> Option<(LeaseRef, Live)> {
@@ -337,7 +347,14 @@ impl Memory {
         oldest
     }
 
-    pub fn running(&self, limit: usize) -> Vec<JobId> {
-        self.leases.iter().take(limit).map(|(_, job)| *job).collect()
+    /// The newest first.
+    pub fn running(&self) -> Vec<JobId> {
+        let mut running: Vec<JobId> = self.leases.iter().map(|(_, job)| *job).collect();
+        running.sort_unstable_by_key(|job| std::cmp::Reverse(*job));
+        running
+    }
+
+    pub fn running_len(&self) -> usize {
+        self.leases.len()
     }
 }

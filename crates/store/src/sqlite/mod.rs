@@ -196,6 +196,8 @@ fn migrate(conn: &mut Connection, pepper: [u8; 32]) -> rusqlite::Result<()> {
         "probes",
         "boot",
         "live_from",
+        "last_id",
+        "keys_sealed_to",
     ];
     for name in facts {
         tx.execute(
@@ -229,7 +231,8 @@ fn load(conn: &Connection) -> rusqlite::Result<(Memory, Desk, [u8; 32])> {
             row.get::<_, i64>(0)
         })
     };
-    let last_id = newest("event")?.max(newest("job")?).cast_unsigned();
+    let given = rows::fact(conn, "last_id")?;
+    let last_id = newest("event")?.max(newest("job")?).max(given).cast_unsigned();
     let mut memory = Memory::new(rows::fact(conn, "boot")?.cast_unsigned());
     let live_from = rows::fact(conn, "live_from")?;
     recover(conn, live_from, &texts, &mut memory)?;
@@ -407,7 +410,14 @@ impl Store for SqliteStore {
     }
 
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
-        let taken = lock(&self.shared.memory).lapse(now, most, until);
+        if !lock(&self.shared.memory).any_lapsed(now) {
+            return Ok(Vec::new());
+        }
+        // In the writer's turn: an intent that is being written down is either seen by the caller, or refused.
+        let taken = self
+            .shared
+            .write(move |batch| Ok(lock(&batch.shared.memory).lapse(now, most, until)))
+            .await?;
         self.claims(taken).await
     }
 

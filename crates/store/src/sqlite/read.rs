@@ -76,30 +76,47 @@ fn mark_running(shared: &Shared, found: &mut [JobRow]) {
 
 pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) -> Result<JobPage> {
     let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
-    if filter.word == Some(Word::Running) {
-        let running = lock(&shared.memory).running(LIST_ROWS_MAX);
-        let mut found = Vec::new();
-        for id in running {
-            if let Some(story) = job(readers, shared, id)
-                .await?
-                .filter(|story| story.row.word == Word::Running)
-            {
-                found.push(story.row);
-            }
-        }
-        found.retain(|row| fits(row, &filter));
-        found.sort_by_key(|row| std::cmp::Reverse(row.id));
-        let more = found.len() > limit;
-        found.truncate(limit);
-        return Ok(JobPage { rows: found, more });
-    }
     let asked = filter.clone();
-    let (mut found, mut more) = readers.ask(move |conn| select_jobs(conn, &asked, limit)).await?;
+    let (mut found, mut more) = match filter.word {
+        Some(Word::Running) => {
+            let running = lock(&shared.memory).running();
+            let asking = move |conn: &Connection| select_running(conn, &running, &asked, limit + 1);
+            (readers.ask(asking).await?, false)
+        }
+        // A row does not say whether its job is running: as many more are read as may have to be left out.
+        Some(Word::Queued | Word::Retrying) => {
+            let rows_max = limit + 1 + lock(&shared.memory).running_len();
+            readers.ask(move |conn| select_jobs(conn, &asked, rows_max)).await?
+        }
+        _ => readers.ask(move |conn| select_jobs(conn, &asked, limit + 1)).await?,
+    };
     mark_running(shared, &mut found);
     found.retain(|row| fits(row, &filter));
     more |= found.len() > limit;
     found.truncate(limit);
     Ok(JobPage { rows: found, more })
+}
+
+fn select_running(
+    conn: &Connection,
+    running: &[JobId],
+    filter: &JobFilter,
+    rows_max: usize,
+) -> rusqlite::Result<Vec<JobRow>> {
+    let any_word = JobFilter {
+        word: None,
+        ..filter.clone()
+    };
+    let mut row = conn.prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?;
+    let mut found = Vec::new();
+    for id in running {
+        if found.len() == rows_max {
+            break;
+        }
+        let row = row.query_row([id.number().cast_signed()], rows::job_row).optional()?;
+        found.extend(row.filter(|row| fits(row, &any_word)));
+    }
+    Ok(found)
 }
 
 fn fits(row: &JobRow, filter: &JobFilter) -> bool {
@@ -110,14 +127,19 @@ fn fits(row: &JobRow, filter: &JobFilter) -> bool {
         && filter.before.is_none_or(|before| row.id < before)
 }
 
-/// One row more than asked for tells whether there are more.
-fn select_jobs(conn: &Connection, filter: &JobFilter, limit: usize) -> rusqlite::Result<(Vec<JobRow>, bool)> {
+/// The newest first; and whether older rows exist that were not looked at.
+fn select_jobs(conn: &Connection, filter: &JobFilter, rows_max: usize) -> rusqlite::Result<(Vec<JobRow>, bool)> {
     let state = filter.word.map(|word| match word {
         Word::Queued | Word::Running | Word::Retrying => rows::READY,
         Word::Success => rows::SUCCESS,
         Word::Noop => rows::NOOP,
         Word::Dead => rows::DEAD,
     });
+    let failed = match filter.word {
+        Some(Word::Queued) => " AND job.failures = 0",
+        Some(Word::Retrying) => " AND job.failures > 0",
+        _ => "",
+    };
     let before = filter.before.map_or(i64::MAX, |id| id.number().cast_signed());
     // Dead ones have an index of their own; for the rest the look back is bounded.
     let floor: i64 = match state {
@@ -135,15 +157,13 @@ fn select_jobs(conn: &Connection, filter: &JobFilter, limit: usize) -> rusqlite:
     if let Some(reason) = filter.reason {
         let _ = write!(sql, " AND job.reason = {}", rows::reason_number(reason));
     }
+    sql.push_str(failed);
     sql.push_str(" AND (?3 IS NULL OR flow.text = ?3) AND (?4 IS NULL OR queue.text = ?4)");
-    match state {
-        Some(rows::DEAD) => sql.push_str(" ORDER BY job.ended_at DESC, job.id DESC LIMIT ?5"),
-        _ => sql.push_str(" ORDER BY job.id DESC LIMIT ?5"),
-    }
+    sql.push_str(" ORDER BY job.id DESC LIMIT ?5");
     let found = conn
         .prepare_cached(&sql)?
         .query_map(
-            params![before, floor, filter.flow, filter.queue, limit as i64 + 1],
+            params![before, floor, filter.flow, filter.queue, rows_max as i64],
             rows::job_row,
         )?
         .collect::<rusqlite::Result<Vec<_>>>()?;

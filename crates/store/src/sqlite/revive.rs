@@ -22,29 +22,27 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
         .into_iter()
         .filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown))
         .collect();
-    match ask.unknown {
-        // Where the target can tell, the worker sends again by itself; else a person must say what to do.
-        None if unclear.iter().any(|effect| effect.class == Idempotency::None) => {
-            return Ok(Revived::Ask {
-                steps: unclear.into_iter().map(|effect| effect.name).collect(),
-            });
-        }
-        None => {}
-        Some(ruling) => {
-            let state = match ruling {
-                UnknownRuling::Resend => NOT_DONE,
-                UnknownRuling::Skip => DONE,
-            };
-            batch.conn.execute(
-                "UPDATE effect SET state = ?2, changed_at = ?3 WHERE job = ?1 AND state IN (?4, ?5)",
-                params![job, state, ask.at.as_micros(), OPEN, UNKNOWN],
-            )?;
-        }
+    // Where the target can tell, the worker sends again by itself; else a person must say what to do.
+    if ask.unknown.is_none() && unclear.iter().any(|effect| effect.class == Idempotency::None) {
+        return Ok(Revived::Ask {
+            steps: unclear.into_iter().map(|effect| effect.name).collect(),
+        });
     }
     if !batch.touch(ask.job) {
+        // It is being buried in this very transaction: the ask came before anybody could know.
         return Ok(Revived::NotDead {
-            state: clinch_core::job::Word::Queued,
+            state: clinch_core::job::Word::Running,
         });
+    }
+    if let Some(ruling) = ask.unknown {
+        let state = match ruling {
+            UnknownRuling::Resend => NOT_DONE,
+            UnknownRuling::Skip => DONE,
+        };
+        batch.conn.execute(
+            "UPDATE effect SET state = ?2, changed_at = ?3 WHERE job = ?1 AND state IN (?4, ?5)",
+            params![job, state, ask.at.as_micros(), OPEN, UNKNOWN],
+        )?;
     }
     let version = ask.version.unwrap_or(row.version);
     let replays = row.replays + 1;

@@ -66,7 +66,7 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
             reason.map(reason_number),
         ])?;
     batch.changes.push(match end.change {
-        Change::Finished { ending, .. } => Settled::Ended { job: lease.job, ending },
+        Change::Finished { .. } => Settled::Ended { job: lease.job },
         Change::Buried { reason, .. } => Settled::Buried { job: lease.job, reason },
         _ => Settled::Again {
             job: lease.job,

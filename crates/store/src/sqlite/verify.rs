@@ -109,6 +109,10 @@ const RULES: &[(&str, &str)] = &[
         "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3)",
     ),
     (
+        "unfinished jobs lie where the next start does not look",
+        "SELECT id FROM job WHERE state = 0 AND id < (SELECT value FROM fact WHERE name = 'live_from')",
+    ),
+    (
         "jobs have no event",
         "SELECT id FROM job WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.id = job.event)",
     ),

@@ -243,6 +243,10 @@ impl Batch<'_> {
     pub fn touch(&mut self, job: JobId) -> bool {
         self.touched.insert(job)
     }
+
+    pub fn is_touched(&self, job: JobId) -> bool {
+        self.touched.contains(&job)
+    }
 }
 
 type Answers = Vec<(Box<dyn Work>, std::result::Result<(), StoreError>)>;

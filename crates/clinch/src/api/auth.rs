@@ -1,0 +1,141 @@
+//! Who may ask: the admin token, made at the first start and kept in the data directory for the local command line.
+
+use super::problem::Problem;
+use crate::clock;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::Next;
+use axum::response::Response;
+use data_encoding::BASE64URL_NOPAD;
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// The name of its file in the data directory.
+pub const TOKEN_FILE: &str = "admin.token";
+const PREFIX: &str = "clk_";
+
+/// The digest of the token: enough to recognise it, and nothing that could leak it.
+#[derive(Clone, Copy)]
+pub struct AdminToken([u8; 32]);
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken(***)")
+    }
+}
+
+impl AdminToken {
+    pub fn of(token: &str) -> AdminToken {
+        AdminToken(
+            digest(&SHA256, token.as_bytes())
+                .as_ref()
+                .try_into()
+                .expect("SHA-256 has 32 bytes"),
+        )
+    }
+
+    /// Reads the token of this data directory, or makes one, which is given in clear this once.
+    pub fn load_or_create(data_dir: &Path) -> io::Result<(AdminToken, Option<String>)> {
+        let path = data_dir.join(TOKEN_FILE);
+        if path.exists() {
+            return Ok((AdminToken::of(&read(&path)?), None));
+        }
+        let token = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&clock::secret_bytes()));
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(named)?;
+        file.write_all(format!("{token}\n").as_bytes())
+            .and_then(|()| file.sync_all())
+            .map_err(named)?;
+        Ok((AdminToken::of(&token), Some(token)))
+    }
+
+    /// Digests are compared, all of them to the end: how long it takes says nothing about the token.
+    fn recognises(&self, presented: &str) -> bool {
+        verify_slices_are_equal(&self.0, &AdminToken::of(presented).0).is_ok()
+    }
+}
+
+/// The token in this file, which only its owner may read.
+pub fn read(path: &Path) -> io::Result<String> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let mode = std::fs::metadata(path).map_err(named)?.mode();
+    if mode & 0o077 != 0 {
+        let said = format!(
+            "{0}: others may read the admin token; run `chmod 600 {0}`",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, said));
+    }
+    let text = std::fs::read_to_string(path).map_err(named)?;
+    let token = text.trim();
+    if !token.starts_with(PREFIX) || token.len() < 40 {
+        let said = format!(
+            "{}: this is no admin token; remove the file and start again to get one",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+    }
+    Ok(token.to_string())
+}
+
+/// Lets through who shows the token.
+pub async fn require(State(token): State<AdminToken>, request: Request, next: Next) -> Result<Response, Problem> {
+    let shown = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok())
+        .and_then(bearer);
+    match shown {
+        Some(shown) if token.recognises(shown) => Ok(next.run(request).await),
+        _ => Err(Problem::unauthorized()),
+    }
+}
+
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_token_is_made_once_and_kept_for_its_owner_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (first, printed) = AdminToken::load_or_create(dir.path()).expect("made");
+        let printed = printed.expect("a new token is printed");
+        assert_eq!(printed.len(), 4 + 43);
+        assert!(first.recognises(&printed) && !first.recognises("clk_other"));
+        let (second, again) = AdminToken::load_or_create(dir.path()).expect("read");
+        assert!(second.recognises(&printed) && again.is_none());
+
+        let path = dir.path().join(TOKEN_FILE);
+        assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("changed");
+        let said = AdminToken::load_or_create(dir.path())
+            .expect_err("others may read it")
+            .to_string();
+        assert!(said.contains("chmod 600"), "{said}");
+    }
+
+    #[test]
+    fn a_bearer_token_is_found_in_its_header() {
+        assert_eq!(bearer("Bearer abc"), Some("abc"));
+        assert_eq!(bearer("bearer abc"), Some("abc"));
+        for other in ["", "abc", "Basic abc"] {
+            assert_eq!(bearer(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Dead letters: the jobs that gave up, one by one and by reason.
+
+use super::jobs::{FILTERS, filter};
+use super::problem::Problem;
+use super::query::Query;
+use super::shapes::{DeadGroup, DeadGroups, JobList};
+use crate::house::House;
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use clinch_core::job::Word;
+use clinch_store::read::JobFilter;
+
+pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<JobList>, Problem> {
+    let query = Query::parse(raw.as_deref(), FILTERS)?;
+    let filter = JobFilter {
+        word: Some(Word::Dead),
+        ..filter(&query)?
+    };
+    let page = house.store.jobs(filter).await?;
+    Ok(Json(JobList::new("clinch.dlq.list/v1", &page)))
+}
+
+pub async fn groups(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<DeadGroups>, Problem> {
+    Query::parse(raw.as_deref(), &[])?;
+    let groups = house.store.dead_groups().await?;
+    let groups = groups.iter().map(DeadGroup::from).collect();
+    Ok(Json(DeadGroups {
+        schema: "clinch.dlq.groups/v1".into(),
+        groups,
+    }))
+}

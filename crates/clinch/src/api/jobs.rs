@@ -1,0 +1,211 @@
+//! Jobs: lists, the whole story of one, and a replay.
+
+use super::problem::Problem;
+use super::query::{Id, Query};
+use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobShow, Moment};
+use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
+use super::{preview, shapes};
+use crate::house::House;
+use crate::telemetry::ByFlowHow;
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{RawQuery, State};
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::payload::Payload;
+use clinch_store::read::{JobFilter, JobPage, JobStory};
+use clinch_store::{ReviveAsk, Revived, UnknownRuling};
+
+const ROWS_DEFAULT: usize = 50;
+const REASON_CHARS_MAX: usize = 500;
+/// There is one token, so there is one actor.
+const ACTOR: &str = "admin-token";
+
+/// What a list can be narrowed by; `jobs` adds the state.
+pub const FILTERS: &[&str] = &["flow", "queue", "reason", "before", "limit"];
+
+pub fn filter(query: &Query) -> Result<JobFilter, Problem> {
+    let reasons = |text: &str| {
+        let known: Vec<&str> = clinch_core::death::Reason::ALL
+            .iter()
+            .map(|reason| reason.word())
+            .collect();
+        Problem::bad_query(format!(
+            "reason: `{text}` is not a reason; the reasons are {}.",
+            known.join(", ")
+        ))
+    };
+    Ok(JobFilter {
+        word: query.get::<Word>("state")?,
+        flow: query.text("flow").map(String::from),
+        queue: query.text("queue").map(String::from),
+        reason: query
+            .text("reason")
+            .map(|text| text.parse().map_err(|_| reasons(text)))
+            .transpose()?,
+        before: query.get::<JobId>("before")?,
+        limit: query.limit(ROWS_DEFAULT)?,
+    })
+}
+
+pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<JobList>, Problem> {
+    let query = Query::parse(raw.as_deref(), &[&["state"], FILTERS].concat())?;
+    let page = house.store.jobs(filter(&query)?).await?;
+    Ok(Json(JobList::new("clinch.jobs.list/v1", &page)))
+}
+
+pub async fn show(
+    State(house): State<House>,
+    Id(id): Id<JobId>,
+    RawQuery(raw): RawQuery,
+) -> Result<Json<JobShow>, Problem> {
+    Query::parse(raw.as_deref(), &[])?;
+    Ok(Json(told(&find(&house, id).await?)))
+}
+
+pub async fn of_event(
+    State(house): State<House>,
+    Id(id): Id<EventId>,
+    RawQuery(raw): RawQuery,
+) -> Result<Json<JobList>, Problem> {
+    Query::parse(raw.as_deref(), &[])?;
+    let rows = house.store.jobs_of(id).await?;
+    if rows.is_empty() {
+        return Err(Problem::not_found(format!(
+            "There is no event {id}; its retention may have ended."
+        )));
+    }
+    Ok(Json(JobList::new(
+        "clinch.events.show/v1",
+        &JobPage { rows, more: false },
+    )))
+}
+
+pub async fn replay(
+    State(house): State<House>,
+    Id(id): Id<JobId>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Replayed>, Problem> {
+    let ask = read_ask(body)?;
+    let story = find(&house, id).await?;
+    let revived = house
+        .store
+        .revive(ReviveAsk {
+            job: id,
+            actor: ACTOR.into(),
+            reason: ask.reason,
+            at: house.clock.now(),
+            version: match ask.config {
+                ReplayOn::Original => None,
+                ReplayOn::Live => Some(house.versions.live),
+            },
+            unknown: ask.unknown.map(|ruling| match ruling {
+                Ruling::Resend => UnknownRuling::Resend,
+                Ruling::Skip => UnknownRuling::Skip,
+            }),
+        })
+        .await?;
+    let told = |replayed, state: Word, replays| Replayed {
+        schema: "clinch.jobs.replay/v1".into(),
+        job_id: id.to_string(),
+        replayed,
+        state: state.as_str().into(),
+        replays,
+    };
+    match revived {
+        Revived::Revived { replays } => {
+            tracing::info!(job.id = %id, "job {id} is replayed (replay {replays})");
+            let labels = ByFlowHow {
+                flow: (&story.row.flow).into(),
+                how: "replayed".into(),
+            };
+            house.metrics.dead_left.get_or_create(&labels).inc();
+            Ok(Json(told(true, Word::Queued, replays)))
+        }
+        Revived::NotDead { state } => {
+            // Asked again: another replay may have come first, and then this one is its echo.
+            let replays = find(&house, id).await?.row.replays;
+            Ok(Json(told(false, state, replays)))
+        }
+        Revived::Ask { steps } => Err(Problem::needs_ruling(steps)),
+        Revived::NotFound => Err(absent(id)),
+    }
+}
+
+fn read_ask(body: Result<Bytes, BytesRejection>) -> Result<ReplayAsk, Problem> {
+    let body = body.map_err(|refused| match refused.status() {
+        axum::http::StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
+        _ => Problem::bad_body(refused.body_text()),
+    })?;
+    let mut ask: ReplayAsk = serde_json::from_slice(&body).map_err(|error| Problem::bad_body(format!("{error}.")))?;
+    ask.reason = ask.reason.trim().to_string();
+    match ask.reason.chars().count() {
+        1..=REASON_CHARS_MAX => Ok(ask),
+        _ => Err(Problem::bad_body(format!(
+            "reason: write 1 to {REASON_CHARS_MAX} characters; it is kept on record."
+        ))),
+    }
+}
+
+async fn find(house: &House, id: JobId) -> Result<JobStory, Problem> {
+    house.store.job(id).await?.ok_or_else(|| absent(id))
+}
+
+fn absent(id: JobId) -> Problem {
+    Problem::not_found(format!("There is no job {id}; its retention may have ended."))
+}
+
+fn told(story: &JobStory) -> JobShow {
+    let payload = Payload::decode(&story.payload).ok();
+    JobShow {
+        schema: "clinch.jobs.show/v1".into(),
+        job: Job::from(&story.row),
+        reason_meaning: story.row.reason.map(|reason| reason.meaning().into()),
+        event: payload.as_ref().map(|payload| Event {
+            id: story.row.event.to_string(),
+            source: payload.about.source.clone(),
+            source_event_id: payload.about.source_event_id.clone(),
+            kind: payload.about.kind.clone(),
+            tenant: payload.about.tenant.clone(),
+            trace_id: payload.about.trace.to_string(),
+            received_at: Moment(story.row.received_at),
+        }),
+        answer_status: story.answer_status,
+        key_until: story.key_until.map(Moment),
+        attempts: story.attempts.iter().map(Attempt::from).collect(),
+        effects: story.effects.iter().map(Effect::from).collect(),
+        deliveries: story.deliveries.iter().map(Delivery::from).collect(),
+        audit: story.audit.iter().map(Audit::from).collect(),
+        body: payload.map_or(
+            shapes::Preview {
+                bytes: story.payload.len(),
+                json: false,
+                lines: Vec::new(),
+                cut: false,
+            },
+            |payload| preview::preview(&payload.body),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p8_a_replay_has_a_reason_of_sensible_length() {
+        let read = |reason: &str| read_ask(Ok(serde_json::json!({ "reason": reason }).to_string().into()));
+        assert_eq!(read(" token rotated ").expect("fine").reason, "token rotated");
+        assert!(read("  ").is_err());
+        assert!(read(&"é".repeat(500)).is_ok());
+        assert!(read(&"x".repeat(501)).is_err());
+    }
+
+    #[test]
+    fn an_unknown_reason_is_told_the_known_ones() {
+        let query = Query::parse(Some("reason=auth"), FILTERS).expect("the name is known");
+        let said = format!("{:?}", filter(&query).expect_err("no such reason"));
+        assert!(said.contains("auth_failed, rate_limited"), "{said}");
+    }
+}

@@ -1,0 +1,245 @@
+//! A key's whole history: deliveries, attempts, effects and replays, in the order in which they happened.
+
+use super::problem::Problem;
+use super::query::Query;
+use super::shapes::{Effect, Job, KeyFound, KeyShow, Moment, StoryLine};
+use crate::house::House;
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use clinch_core::flow::{Flow, Route};
+use clinch_core::id::EventId;
+use clinch_core::key::{DedupKey, KEY_BYTES_MAX, Pepper};
+use clinch_core::payload::TENANT_DEFAULT;
+use clinch_core::time::human;
+use clinch_store::read::JobStory;
+
+pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<KeyShow>, Problem> {
+    let query = Query::parse(raw.as_deref(), &["key", "flow", "tenant"])?;
+    let key = query.text("key").unwrap_or_default();
+    if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
+        return Err(Problem::bad_query(format!(
+            "key: write the key to look for, 1 to {KEY_BYTES_MAX} bytes."
+        )));
+    }
+    let tenant = query.text("tenant").unwrap_or(TENANT_DEFAULT);
+    let routes = routes(&house.versions.workspace.flows, query.text("flow"))?;
+    let pepper = Pepper::new(house.store.pepper());
+    let mut found = Vec::new();
+    for (flow, route) in &routes {
+        let scoped = DedupKey::scoped(&pepper, tenant, &route.scope(), key);
+        if let Some(event) = house.store.key(scoped).await? {
+            found.push(history(&house, flow, route, tenant, event).await?);
+        }
+    }
+    if found.is_empty() {
+        return Err(Problem::not_found(unseen(tenant, &routes)));
+    }
+    Ok(Json(KeyShow {
+        schema: "clinch.keys.show/v1".into(),
+        key: key.into(),
+        found,
+    }))
+}
+
+/// The routes that tell deliveries apart, of one flow or of all.
+fn routes<'a>(flows: &'a [Flow], named: Option<&str>) -> Result<Vec<(&'a Flow, &'a Route)>, Problem> {
+    if let Some(name) = named.filter(|name| flows.iter().all(|flow| flow.name != *name)) {
+        let known: Vec<&str> = flows.iter().map(|flow| flow.name.as_str()).collect();
+        return Err(Problem::bad_query(format!(
+            "flow: there is no flow `{name}`; the flows are {}.",
+            known.join(", ")
+        )));
+    }
+    let asked = flows.iter().filter(|flow| named.is_none_or(|name| flow.name == name));
+    Ok(asked
+        .flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)))
+        .filter(|(_, route)| route.dedup.is_some())
+        .collect())
+}
+
+fn unseen(tenant: &str, routes: &[(&Flow, &Route)]) -> String {
+    let looked: Vec<String> = routes.iter().map(|(_, route)| route.scope()).collect();
+    let mut said = match looked.as_slice() {
+        [] => "No route here has an idempotency key.".to_string(),
+        _ => format!(
+            "The key is not held by tenant `{tenant}` on {}; its time may be over.",
+            looked.join(", ")
+        ),
+    };
+    if routes.iter().any(|(_, route)| route.tenant.is_some()) {
+        said.push_str(" Some routes tell tenants apart: say which one with `tenant`.");
+    }
+    said
+}
+
+async fn history(house: &House, flow: &Flow, route: &Route, tenant: &str, event: EventId) -> Result<KeyFound, Problem> {
+    let mut jobs = Vec::new();
+    for row in house.store.jobs_of(event).await? {
+        // Retention may take one between the two questions.
+        jobs.extend(house.store.job(row.id).await?);
+    }
+    // Deliveries belong to the event, so every job tells the same ones.
+    let deliveries = jobs.first().map_or(&[][..], |job| &job.deliveries);
+    let times = |conflict| {
+        deliveries
+            .iter()
+            .filter(|row| row.conflict == conflict)
+            .map(|row| row.times)
+            .sum()
+    };
+    let (duplicates, conflicts): (u64, u64) = (times(false), times(true));
+    Ok(KeyFound {
+        flow: flow.name.clone(),
+        route: route.scope(),
+        tenant: tenant.into(),
+        event_id: event.to_string(),
+        kept_until: jobs.first().and_then(|job| job.key_until).map(Moment),
+        seen: 1 + duplicates + conflicts,
+        duplicates,
+        conflicts,
+        jobs: jobs.iter().map(|job| Job::from(&job.row)).collect(),
+        effects: jobs.iter().flat_map(|job| &job.effects).map(Effect::from).collect(),
+        story: story(event, &jobs),
+    })
+}
+
+fn story(event: EventId, jobs: &[JobStory]) -> Vec<StoryLine> {
+    let mut lines = Vec::new();
+    let mut line = |at, what: &str, job: Option<&JobStory>, detail: String| {
+        let job_id = job.map(|job| job.row.id.to_string());
+        lines.push(StoryLine {
+            at: Moment(at),
+            what: what.into(),
+            job_id,
+            detail,
+        });
+    };
+    if let Some(first) = jobs.first() {
+        line(
+            first.row.received_at,
+            "accepted",
+            None,
+            format!("{event}, answered {}", first.answer_status),
+        );
+        for row in &first.deliveries {
+            let times = if row.times > 1 {
+                format!("{} times, ", row.times)
+            } else {
+                String::new()
+            };
+            match row.conflict {
+                false => line(row.at, "duplicate", None, format!("{times}same body: nothing repeated")),
+                true => line(
+                    row.at,
+                    "conflict",
+                    None,
+                    format!("{times}another body: the first stays"),
+                ),
+            }
+        }
+    }
+    for job in jobs {
+        for row in &job.attempts {
+            let why = row.reason.map_or_else(String::new, |reason| format!(", {reason}"));
+            let took = human(row.ended_at.since(row.started_at));
+            line(
+                row.started_at,
+                "attempt",
+                Some(job),
+                format!("no. {}: {}{why}, took {took}", row.no, row.outcome),
+            );
+        }
+        for effect in &job.effects {
+            let sent = if effect.sends == 1 {
+                "sent once".into()
+            } else {
+                format!("sent {} times", effect.sends)
+            };
+            line(
+                effect.changed_at,
+                "effect",
+                Some(job),
+                format!("{}: {}, {sent}", effect.name, effect.state.word()),
+            );
+        }
+        for row in &job.audit {
+            line(
+                row.at,
+                &row.action,
+                Some(job),
+                format!("by {}: {} ({})", row.actor, row.reason, row.detail),
+            );
+        }
+    }
+    lines.sort_by_key(|line| line.at);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clinch_core::id::JobId;
+    use clinch_core::job::Word;
+    use clinch_core::time::Timestamp;
+    use clinch_store::VersionId;
+    use clinch_store::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_micros(second * 1_000_000)
+    }
+
+    fn job() -> JobStory {
+        JobStory {
+            row: JobRow {
+                id: JobId::from_number(2),
+                event: EventId::from_number(1),
+                flow: "f".into(),
+                queue: "q".into(),
+                version: VersionId(1),
+                word: Word::Success,
+                received_at: at(1),
+                run_at: None,
+                failures: 0,
+                attempts: 1,
+                replays: 1,
+                ended_at: Some(at(9)),
+                reason: None,
+                error: None,
+            },
+            attempts: vec![AttemptRow {
+                no: 1,
+                started_at: at(2),
+                ended_at: at(4),
+                outcome: "buried".into(),
+                reason: Some(clinch_core::death::Reason::Timeout),
+                error: None,
+            }],
+            effects: vec![],
+            deliveries: vec![DeliveryRow {
+                at: at(3),
+                conflict: false,
+                times: 4,
+            }],
+            audit: vec![AuditRow {
+                at: at(5),
+                actor: "admin-token".into(),
+                action: "replay".into(),
+                job: None,
+                reason: "fixed".into(),
+                detail: "replay 1".into(),
+            }],
+            payload: Default::default(),
+            answer_status: 202,
+            key_until: None,
+        }
+    }
+
+    #[test]
+    fn b9_a_key_tells_its_story_in_the_order_of_time() {
+        let told = story(EventId::from_number(1), &[job()]);
+        let words: Vec<&str> = told.iter().map(|line| line.what.as_str()).collect();
+        assert_eq!(words, ["accepted", "attempt", "duplicate", "replay"]);
+        assert_eq!(told[1].detail, "no. 1: buried, timeout, took 2s");
+        assert_eq!(told[2].detail, "4 times, same body: nothing repeated");
+    }
+}

@@ -1,0 +1,73 @@
+//! The admin API: what console and command line ask. It listens on the private address; everything under `/api/v1`
+//! needs the admin token. Health and metrics are open, because their labels come from the workspace and never from an
+//! event.
+
+mod audit;
+pub mod auth;
+mod dead;
+mod health;
+mod jobs;
+mod keys;
+mod latency;
+mod preview;
+mod problem;
+mod query;
+pub mod shapes;
+
+pub use auth::AdminToken;
+
+use crate::house::House;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, Method, Uri};
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::Response;
+use axum::routing::{get, post};
+use problem::Problem;
+
+/// The largest body that a command may have.
+const BODY_BYTES_MAX: usize = 64 << 10;
+
+pub fn router(house: House, token: AdminToken) -> Router {
+    Router::new()
+        .route("/api/v1/overview", get(health::overview))
+        .route("/api/v1/jobs", get(jobs::list))
+        .route("/api/v1/jobs/{id}", get(jobs::show))
+        .route("/api/v1/jobs/{id}/replay", post(jobs::replay))
+        .route("/api/v1/events/{id}", get(jobs::of_event))
+        .route("/api/v1/dead", get(dead::list))
+        .route("/api/v1/dead/groups", get(dead::groups))
+        .route("/api/v1/keys", get(keys::show))
+        .route("/api/v1/latency", get(latency::show))
+        .route("/api/v1/audit", get(audit::list))
+        // Only the routes above this line need the token.
+        .route_layer(from_fn_with_state(token, auth::require))
+        .route("/healthz", get(health::alive))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(map_response(harden))
+        .with_state(house)
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    Problem::not_found(format!("Nothing is at {}. The API is under /api/v1.", uri.path()))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    Problem::wrong_method(format!(
+        "{} does not take {method}; the Allow header says what it takes.",
+        uri.path()
+    ))
+}
+
+/// Answers are of one moment and for one person.
+async fn harden(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

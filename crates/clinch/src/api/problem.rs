@@ -1,0 +1,141 @@
+//! What a caller is told when it does not get what it asked for: `application/problem+json` (RFC 9457), always.
+
+use axum::Json;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use clinch_store::StoreError;
+use serde_json::json;
+
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    slug: &'static str,
+    title: &'static str,
+    detail: String,
+    /// The steps that wait for a ruling.
+    steps: Vec<String>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &'static str, slug: &'static str, title: &'static str, detail: String) -> Problem {
+        Problem {
+            status,
+            code,
+            slug,
+            title,
+            detail,
+            steps: Vec::new(),
+        }
+    }
+
+    pub fn unauthorized() -> Problem {
+        let detail =
+            "Send `Authorization: Bearer <token>`; the token is in admin.token in the server's data directory.";
+        Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "CL0501",
+            "unauthorized",
+            "The admin token is missing or wrong",
+            detail.into(),
+        )
+    }
+
+    pub fn bad_query(detail: String) -> Problem {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "CL0503",
+            "bad-query",
+            "The question cannot be read",
+            detail,
+        )
+    }
+
+    pub fn bad_body(detail: String) -> Problem {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "CL0507",
+            "bad-body",
+            "The command cannot be read",
+            detail,
+        )
+    }
+
+    pub fn too_large() -> Problem {
+        let detail = format!("A command has at most {} bytes.", super::BODY_BYTES_MAX);
+        Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "CL0507",
+            "too-large",
+            "The command is too large",
+            detail,
+        )
+    }
+
+    pub fn not_found(detail: String) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, "CL0505", "not-found", "It is not there", detail)
+    }
+
+    pub fn wrong_method(detail: String) -> Problem {
+        let title = "This method is not taken here";
+        Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "CL0506",
+            "method-not-allowed",
+            title,
+            detail,
+        )
+    }
+
+    /// Only a person can say what becomes of these steps.
+    pub fn needs_ruling(steps: Vec<String>) -> Problem {
+        let detail = format!(
+            "It is not known whether {} happened. Say `unknown: skip` to take it as done, or `unknown: resend` to send it \
+             again, which may repeat it.",
+            steps
+                .iter()
+                .map(|step| format!("`{step}`"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+        let title = "An effect has an unknown outcome";
+        Problem {
+            steps,
+            ..Problem::new(StatusCode::CONFLICT, "CL0508", "needs-ruling", title, detail)
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        tracing::warn!("a question could not be answered: {error}");
+        let title = "The store cannot answer at the moment";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Problem::new(status, "CL0510", "store-unavailable", title, error.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut body = json!({
+            "type": format!("urn:clinch:problem:{}", self.slug),
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "code": self.code,
+        });
+        if !self.steps.is_empty() {
+            body["steps"] = json!(self.steps);
+        }
+        let mut response = (self.status, Json(body)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.status {
+            StatusCode::UNAUTHORIZED => headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, HeaderValue::from_static("2")),
+            _ => None,
+        };
+        response
+    }
+}

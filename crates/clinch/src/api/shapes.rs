@@ -1,0 +1,467 @@
+//! The JSON of the admin API, as server and command line both know it. Within v1 fields are only added. Times are
+//! RFC 3339 in UTC, lengths of time are seconds, ids are strings.
+
+use clinch_core::time::Timestamp;
+use clinch_store::read;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A moment, in JSON a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub Timestamp);
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let at: jiff::Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Moment(Timestamp::from_micros(at.as_microsecond())))
+    }
+}
+
+/// A job in a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    pub id: String,
+    pub event_id: String,
+    pub flow: String,
+    pub queue: String,
+    /// The workspace that it runs.
+    pub version: String,
+    pub state: String,
+    pub received_at: Moment,
+    /// When it is due, if it waits.
+    pub due_at: Option<Moment>,
+    pub failures: u32,
+    pub attempts: u32,
+    pub replays: u32,
+    pub ended_at: Option<Moment>,
+    pub reason: Option<String>,
+    pub error: Option<String>,
+}
+
+impl From<&read::JobRow> for Job {
+    fn from(row: &read::JobRow) -> Job {
+        Job {
+            id: row.id.to_string(),
+            event_id: row.event.to_string(),
+            flow: row.flow.to_string(),
+            queue: row.queue.to_string(),
+            version: version(row.version),
+            state: row.word.as_str().into(),
+            received_at: Moment(row.received_at),
+            due_at: row.run_at.map(Moment),
+            failures: row.failures,
+            attempts: row.attempts,
+            replays: row.replays,
+            ended_at: row.ended_at.map(Moment),
+            reason: row.reason.map(|reason| reason.to_string()),
+            error: row.error.clone(),
+        }
+    }
+}
+
+pub fn version(id: clinch_store::VersionId) -> String {
+    format!("v{}", id.0)
+}
+
+/// `clinch.jobs.list/v1`, `clinch.dlq.list/v1`, `clinch.events.show/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobList {
+    pub schema: String,
+    pub jobs: Vec<Job>,
+    /// Whether older ones exist that were not looked at.
+    pub more: bool,
+    /// Ask again with `before` of this for the next page.
+    pub next_before: Option<String>,
+}
+
+impl JobList {
+    pub fn new(schema: &str, page: &read::JobPage) -> JobList {
+        let jobs: Vec<Job> = page.rows.iter().map(Job::from).collect();
+        let next_before = if page.more {
+            jobs.last().map(|job| job.id.clone())
+        } else {
+            None
+        };
+        JobList {
+            schema: schema.into(),
+            jobs,
+            more: page.more,
+            next_before,
+        }
+    }
+}
+
+/// `clinch.jobs.show/v1`: everything about one job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobShow {
+    pub schema: String,
+    pub job: Job,
+    /// What its reason means, in a sentence.
+    pub reason_meaning: Option<String>,
+    /// What is known of the delivery; nothing when it cannot be read.
+    pub event: Option<Event>,
+    /// The status that the sender got.
+    pub answer_status: u16,
+    pub key_until: Option<Moment>,
+    pub attempts: Vec<Attempt>,
+    pub effects: Vec<Effect>,
+    pub deliveries: Vec<Delivery>,
+    pub audit: Vec<Audit>,
+    pub body: Preview,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Event {
+    pub id: String,
+    pub source: String,
+    pub source_event_id: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub tenant: String,
+    pub trace_id: String,
+    pub received_at: Moment,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Attempt {
+    pub no: u32,
+    pub started_at: Moment,
+    pub ended_at: Moment,
+    pub seconds: f64,
+    pub outcome: String,
+    pub reason: Option<String>,
+    pub error: Option<String>,
+}
+
+impl From<&read::AttemptRow> for Attempt {
+    fn from(row: &read::AttemptRow) -> Attempt {
+        Attempt {
+            no: row.no,
+            started_at: Moment(row.started_at),
+            ended_at: Moment(row.ended_at),
+            seconds: row.ended_at.since(row.started_at).as_secs_f64(),
+            outcome: row.outcome.clone(),
+            reason: row.reason.map(|reason| reason.to_string()),
+            error: row.error.clone(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Effect {
+    pub step: String,
+    pub state: String,
+    /// What the target does with a repetition: header, natural, none.
+    pub idempotency: String,
+    /// How often it was about to be sent.
+    pub sends: u32,
+    pub first_intended_at: Moment,
+    pub changed_at: Moment,
+    /// What the target answered, if it is done.
+    pub answer_status: Option<u16>,
+}
+
+impl From<&clinch_core::effect::Effect> for Effect {
+    fn from(effect: &clinch_core::effect::Effect) -> Effect {
+        use clinch_core::effect::EffectState;
+        Effect {
+            step: effect.name.clone(),
+            state: effect.state.word().into(),
+            idempotency: effect.class.word().into(),
+            sends: effect.sends,
+            first_intended_at: Moment(effect.first_intended_at),
+            changed_at: Moment(effect.changed_at),
+            answer_status: match &effect.state {
+                // What a person took as done was answered by nobody.
+                EffectState::Done(receipt) => Some(receipt.status).filter(|status| *status > 0),
+                EffectState::Open | EffectState::NotDone | EffectState::Unknown => None,
+            },
+        }
+    }
+}
+
+/// A later delivery of the same key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Delivery {
+    pub at: Moment,
+    pub conflict: bool,
+    pub times: u64,
+}
+
+impl From<&read::DeliveryRow> for Delivery {
+    fn from(row: &read::DeliveryRow) -> Delivery {
+        Delivery {
+            at: Moment(row.at),
+            conflict: row.conflict,
+            times: row.times,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Audit {
+    pub at: Moment,
+    pub actor: String,
+    pub action: String,
+    pub job_id: Option<String>,
+    pub reason: String,
+    pub detail: String,
+}
+
+impl From<&read::AuditRow> for Audit {
+    fn from(row: &read::AuditRow) -> Audit {
+        Audit {
+            at: Moment(row.at),
+            actor: row.actor.clone(),
+            action: row.action.clone(),
+            job_id: row.job.map(|job| job.to_string()),
+            reason: row.reason.clone(),
+            detail: row.detail.clone(),
+        }
+    }
+}
+
+/// `clinch.audit.list/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AuditList {
+    pub schema: String,
+    pub audit: Vec<Audit>,
+}
+
+/// A body's shape, its texts masked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Preview {
+    pub bytes: usize,
+    pub json: bool,
+    pub lines: Vec<String>,
+    /// Whether there are more lines.
+    pub cut: bool,
+}
+
+/// What `POST /api/v1/jobs/{id}/replay` takes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReplayAsk {
+    pub reason: String,
+    #[serde(default)]
+    pub config: ReplayOn,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<Ruling>,
+}
+
+/// The workspace to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplayOn {
+    /// The one it was accepted with.
+    #[default]
+    Original,
+    /// The one that is live now.
+    Live,
+}
+
+/// A person's word on effects that may or may not have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Ruling {
+    /// Send again; it may happen twice.
+    Resend,
+    /// Treat it as done.
+    Skip,
+}
+
+/// `clinch.jobs.replay/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Replayed {
+    pub schema: String,
+    pub job_id: String,
+    /// False: it is not a dead letter (any more) and nothing was changed.
+    pub replayed: bool,
+    pub state: String,
+    pub replays: u32,
+}
+
+/// `clinch.dlq.groups/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeadGroups {
+    pub schema: String,
+    pub groups: Vec<DeadGroup>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeadGroup {
+    pub flow: String,
+    pub reason: String,
+    pub meaning: String,
+    pub jobs: u64,
+    pub first_at: Moment,
+    pub last_at: Moment,
+    pub example: String,
+}
+
+impl From<&read::DeadGroup> for DeadGroup {
+    fn from(group: &read::DeadGroup) -> DeadGroup {
+        DeadGroup {
+            flow: group.flow.to_string(),
+            reason: group.reason.to_string(),
+            meaning: group.reason.meaning().into(),
+            jobs: group.jobs,
+            first_at: Moment(group.first_at),
+            last_at: Moment(group.last_at),
+            example: group.example.to_string(),
+        }
+    }
+}
+
+/// `clinch.keys.show/v1`: everything that ever happened under a key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyShow {
+    pub schema: String,
+    pub key: String,
+    /// One entry for each route that knows the key.
+    pub found: Vec<KeyFound>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyFound {
+    pub flow: String,
+    pub route: String,
+    pub tenant: String,
+    pub event_id: String,
+    pub kept_until: Option<Moment>,
+    /// Deliveries of all kinds, the first one included.
+    pub seen: u64,
+    pub duplicates: u64,
+    pub conflicts: u64,
+    pub jobs: Vec<Job>,
+    pub effects: Vec<Effect>,
+    pub story: Vec<StoryLine>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoryLine {
+    pub at: Moment,
+    /// accepted, duplicate, conflict, attempt, effect, replay …
+    pub what: String,
+    pub job_id: Option<String>,
+    pub detail: String,
+}
+
+/// `clinch.latency/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Latency {
+    pub schema: String,
+    pub window_seconds: f64,
+    pub since: Moment,
+    /// Jobs that were accepted in the window and have ended.
+    pub jobs: usize,
+    /// Whether only the newest of them were counted.
+    pub cut: bool,
+    /// wait, run, end_to_end
+    pub stages: Vec<Stage>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stage {
+    pub stage: String,
+    pub p50: Option<f64>,
+    pub p95: Option<f64>,
+    pub p99: Option<f64>,
+    pub max: Option<f64>,
+    /// Those that were asked for.
+    pub percentiles: Vec<Percentile>,
+    pub buckets: Vec<Bucket>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Percentile {
+    pub percentile: f64,
+    pub seconds: Option<f64>,
+}
+
+/// How many took at most `le` seconds and more than the bucket before; the last one has no end.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    pub le: Option<f64>,
+    pub jobs: usize,
+}
+
+/// `clinch.overview/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Overview {
+    pub schema: String,
+    pub clinch: String,
+    /// The live workspace.
+    pub version: String,
+    pub flows: Vec<FlowNow>,
+    pub dead: Vec<DeadNow>,
+    pub store: StoreNow,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct FlowNow {
+    pub flow: String,
+    pub routes: Vec<Route>,
+    pub queued: u64,
+    pub running: u64,
+    pub retrying: u64,
+    pub dead: u64,
+    pub oldest_at: Option<Moment>,
+    pub oldest_dead_at: Option<Moment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    pub method: String,
+    pub path: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeadNow {
+    pub flow: String,
+    pub reason: String,
+    pub jobs: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoreNow {
+    /// Why it cannot write at the moment.
+    pub unwell: Option<String>,
+    pub bytes: u64,
+    pub free_bytes: u64,
+    pub pending_verbs: usize,
+    pub commits: u64,
+    pub write_errors: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_rfc_3339_and_reads_back() {
+        let moment = Moment(Timestamp::from_micros(1_790_000_000_123_000));
+        let text = serde_json::to_string(&moment).expect("JSON");
+        assert!(text.starts_with("\"2026-") && text.ends_with(".123Z\""), "{text}");
+        assert_eq!(serde_json::from_str::<Moment>(&text).expect("reads"), moment);
+    }
+
+    #[test]
+    fn a_replay_refuses_words_that_it_does_not_know() {
+        let ask: ReplayAsk = serde_json::from_str(r#"{"reason":"x"}"#).expect("the rest has defaults");
+        assert_eq!((ask.config, ask.unknown), (ReplayOn::Original, None));
+        for bad in [
+            r#"{}"#,
+            r#"{"reason":"x","unknown":"maybe"}"#,
+            r#"{"reason":"x","force":true}"#,
+        ] {
+            assert!(serde_json::from_str::<ReplayAsk>(bad).is_err(), "{bad}");
+        }
+    }
+}

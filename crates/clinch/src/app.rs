@@ -1,0 +1,337 @@
+//! The house: the only file that knows every room. It builds them, opens the doors, and closes them in order.
+
+use crate::api::{self, AdminToken};
+use crate::clock::{Clock, SystemClock, secret_bytes};
+use crate::house::House;
+use crate::secrets::Secrets;
+use crate::telemetry::Metrics;
+use crate::workspace::{Versions, read_files};
+use crate::{intake, keeper, server, worker};
+use clinch_core::config::{self, Files, Problem, Workspace};
+use clinch_store::sqlite::SqliteStore;
+use clinch_store::{Store, StoreError};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub const LISTEN_DEFAULT: &str = "127.0.0.1:7400";
+pub const ADMIN_DEFAULT: &str = "127.0.0.1:7401";
+/// After the rooms are empty, whoever still holds the store has this long to let go of it.
+const LET_GO: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub workspace: PathBuf,
+    pub data_dir: PathBuf,
+    /// `sqlite:DIRECTORY`; without one the store is in the data directory.
+    pub store: Option<String>,
+    /// Flags win over `clinch.yml`, which wins over the defaults.
+    pub listen: Option<SocketAddr>,
+    pub admin: Option<SocketAddr>,
+    pub roles: Roles,
+    /// After a stop, jobs under way have this long.
+    pub grace: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    pub intake: bool,
+    pub worker: bool,
+    pub keeper: bool,
+    pub admin: bool,
+}
+
+impl Roles {
+    pub const ALL: Roles = Roles {
+        intake: true,
+        worker: true,
+        keeper: true,
+        admin: true,
+    };
+}
+
+impl FromStr for Roles {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut roles = Roles {
+            intake: false,
+            worker: false,
+            keeper: false,
+            admin: false,
+        };
+        for word in text.split(',').map(str::trim) {
+            match word {
+                "intake" => roles.intake = true,
+                "worker" => roles.worker = true,
+                "keeper" => roles.keeper = true,
+                "admin" => roles.admin = true,
+                _ => {
+                    return Err(format!(
+                        "`{word}` is not a role; the roles are intake, worker, keeper, admin"
+                    ));
+                }
+            }
+        }
+        Ok(roles)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The workspace has errors, or asks for what this version cannot do.
+    #[error("the workspace has problems")]
+    Config { files: Files, problems: Vec<Problem> },
+    #[error("{0}")]
+    Workspace(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Io(String),
+}
+
+/// A running house.
+pub struct App {
+    pub intake: Option<SocketAddr>,
+    pub admin: Option<SocketAddr>,
+    /// The admin token, if this start made it.
+    pub new_token: Option<String>,
+    pub warnings: Vec<Problem>,
+    pub files: Files,
+    pub house: House,
+    rooms: TaskTracker,
+    card: PathBuf,
+}
+
+/// Builds everything and opens the doors. Nothing runs if this fails.
+pub async fn start(options: Options) -> Result<App, StartError> {
+    let files = read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
+    let (workspace, warnings) = checked(&files)?;
+    let secrets = Secrets::from_env(&workspace.secrets).map_err(|missing| {
+        let names: Vec<String> = missing.into_iter().collect();
+        StartError::Workspace(format!(
+            "these secrets are not set: {}; set environment variables of these names (values are never printed)",
+            names.join(", ")
+        ))
+    })?;
+    let intake = match options.roles.intake {
+        true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen").await?),
+        false => None,
+    };
+    let admin = match options.roles.admin {
+        true => Some(bind(options.admin.or(workspace.settings.admin), ADMIN_DEFAULT, "--admin").await?),
+        false => None,
+    };
+    let store_dir = store_directory(&options)?;
+    let io = |error: std::io::Error| StartError::Io(error.to_string());
+    make_private(&options.data_dir).map_err(io)?;
+    make_private(&store_dir).map_err(io)?;
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&store_dir, secret_bytes()).await?);
+    let (token, new_token) = AdminToken::load_or_create(&options.data_dir).map_err(io)?;
+
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let version = files.version();
+    let live = store
+        .activate(*version.as_bytes(), files.to_json(), clock.now())
+        .await?;
+    let metrics = Arc::new(Metrics::new(&workspace, &version.to_string()));
+    let house = House {
+        store,
+        clock,
+        metrics,
+        versions: Arc::new(Versions::new(live, Arc::new(workspace))),
+        secrets: Arc::new(secrets),
+        stop: CancellationToken::new(),
+    };
+    let mut app = App {
+        intake: intake.as_ref().and_then(|listener| listener.local_addr().ok()),
+        admin: admin.as_ref().and_then(|listener| listener.local_addr().ok()),
+        new_token,
+        warnings,
+        files,
+        house,
+        rooms: TaskTracker::new(),
+        card: options.data_dir.join("server.json"),
+    };
+    app.open(intake, admin, token, &options);
+    app.leave_card()
+        .map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
+    Ok(app)
+}
+
+/// A workspace without errors in which every step can be run.
+fn checked(files: &Files) -> Result<(Workspace, Vec<Problem>), StartError> {
+    if files.0.is_empty() {
+        return Err(StartError::Workspace(
+            "there is no workspace here: a directory with flows/*.yml, workers/*.yml and queues.yml is needed; name it with --workspace".into(),
+        ));
+    }
+    let refuse = |problems| StartError::Config {
+        files: files.clone(),
+        problems,
+    };
+    let (workspace, warnings) = config::load(files).map_err(refuse)?;
+    if !workspace.refusals().is_empty() {
+        return Err(refuse(workspace.refusals().to_vec()));
+    }
+    Ok((workspace, warnings))
+}
+
+async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<TcpListener, StartError> {
+    let address = asked.map_or_else(|| default.to_string(), |address| address.to_string());
+    TcpListener::bind(&address).await.map_err(|error| {
+        StartError::Io(format!(
+            "{address} cannot be listened on: {error}; choose another address with {flag}"
+        ))
+    })
+}
+
+fn store_directory(options: &Options) -> Result<PathBuf, StartError> {
+    match options.store.as_deref() {
+        None => Ok(options.data_dir.clone()),
+        Some(store) => store
+            .strip_prefix("sqlite:")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+            .ok_or_else(|| {
+                StartError::Io(format!(
+                    "`--store {store}` is not known to this version; write sqlite:DIRECTORY, or leave it out"
+                ))
+            }),
+    }
+}
+
+/// Events are for the owner's eyes only.
+fn make_private(directory: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+impl App {
+    fn open(&mut self, intake: Option<TcpListener>, admin: Option<TcpListener>, token: AdminToken, options: &Options) {
+        let house = &self.house;
+        if let Some(listener) = intake {
+            self.rooms.spawn(intake::run(listener, house.clone()));
+        }
+        if let Some(listener) = admin {
+            let router = api::router(house.clone(), token);
+            let service = hyper_util::service::TowerToHyperService::new(router);
+            self.rooms.spawn(server::serve(listener, service, house.stop.clone()));
+        }
+        if options.roles.worker {
+            let (house, grace) = (house.clone(), options.grace);
+            self.rooms.spawn(async move {
+                if let Err(error) = worker::run(house.clone(), grace).await {
+                    tracing::error!("no worker runs: {error}");
+                    house.stop.cancel();
+                }
+            });
+        }
+        if options.roles.keeper {
+            self.rooms.spawn(keeper::reaper::run(house.clone()));
+            self.rooms.spawn(keeper::pruner::run(house.clone()));
+        }
+        self.rooms.close();
+    }
+
+    /// Where the local command line finds us.
+    fn leave_card(&self) -> std::io::Result<()> {
+        let url = |address: Option<SocketAddr>| address.map(|address| format!("http://{address}"));
+        let flows = &self.house.versions.workspace.flows;
+        let routes: Vec<_> = flows
+            .iter()
+            .flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)))
+            .map(|(flow, route)| serde_json::json!({"flow": flow.name, "method": route.method.word(), "path": route.path}))
+            .collect();
+        let card = serde_json::json!({
+            "intake": url(self.intake), "admin": url(self.admin), "pid": std::process::id(), "routes": routes,
+        });
+        // Written aside and renamed, so that nobody reads half of it.
+        let aside = self.card.with_extension("new");
+        std::fs::write(&aside, card.to_string())?;
+        std::fs::rename(aside, &self.card)
+    }
+
+    /// Ends when the store has failed for good.
+    pub async fn store_failed(&self) -> StoreError {
+        self.house.store.failed().await
+    }
+
+    /// Closes the doors, lets what is under way finish, then the store.
+    pub async fn stop(self) {
+        self.house.stop.cancel();
+        self.rooms.wait().await;
+        // Another start may have left its own card by now only if it has another data directory.
+        let _ = std::fs::remove_file(&self.card);
+        // Connections and heartbeats end a moment after their rooms. The store closes here and not with whoever is last,
+        // so that it can be opened again as soon as this returns.
+        let alone = async {
+            while Arc::strong_count(&self.house.store) > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(LET_GO, alone).await.is_err() {
+            tracing::warn!("the store is still in use; it closes when the last job under way ends");
+        }
+    }
+}
+
+/// Runs until a signal or a store that failed for good.
+pub async fn serve(options: Options) -> Result<(), StartError> {
+    let grace = options.grace;
+    let app = start(options).await?;
+    app.greet();
+    tokio::select! {
+        error = app.store_failed() => return Err(error.into()),
+        () = signal() => {}
+        () = app.house.stop.cancelled() => return Err(StartError::Io("clinch stopped; the log says why".into())),
+    }
+    eprintln!(
+        "stopping: no new events or jobs; jobs under way have {}",
+        clinch_core::time::human(grace)
+    );
+    app.stop().await;
+    eprintln!("stopped");
+    Ok(())
+}
+
+impl App {
+    fn greet(&self) {
+        let workspace = &self.house.versions.workspace;
+        eprintln!(
+            "clinch {}  workspace {}",
+            env!("CARGO_PKG_VERSION"),
+            self.files.version()
+        );
+        if let Some(intake) = self.intake {
+            for flow in &workspace.flows {
+                for route in &flow.routes {
+                    eprintln!(
+                        "  intake   {} http://{intake}{}  -> flow {}",
+                        route.method.word(),
+                        route.path,
+                        flow.name
+                    );
+                }
+            }
+        }
+        if let Some(admin) = self.admin {
+            eprintln!("  admin    http://{admin}/api/v1   metrics /metrics   health /healthz /readyz");
+        }
+        if let Some(token) = &self.new_token {
+            eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");
+        }
+        eprintln!("ready");
+    }
+}
+
+async fn signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate()).expect("signals can be listened for");
+    let mut int = signal(SignalKind::interrupt()).expect("signals can be listened for");
+    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+}

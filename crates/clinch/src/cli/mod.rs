@@ -1,0 +1,199 @@
+//! The command line. Standard output is data; everything else goes to standard error.
+
+mod aliases;
+mod check;
+mod client;
+mod completions;
+mod demo;
+mod dlq;
+mod exit;
+mod jobs;
+mod key;
+mod latency;
+mod problems;
+mod render;
+mod replay;
+mod schema;
+mod send;
+mod serve;
+mod verify;
+mod version;
+
+pub use exit::Exit;
+
+use clap::{Args, Parser, Subcommand};
+use exit::Failure;
+use render::{Color, Output};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "clinch",
+    version,
+    about = "Turns webhooks into side effects that happen once.",
+    after_help = EXAMPLES,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  clinch demo                                   see it work, with a target that fails on purpose
+  clinch check .                                is this workspace right?
+  clinch serve --workspace .                    run it
+  clinch send /hooks/signup -d '{\"id\":1}' --key k-1
+  clinch dlq groups                             what gave up, and why
+  clinch replay job_01HZX5T0N8W2A --reason 'token rotated, INC-482'
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 config invalid,
+7 server not reachable, 9 refused by a guard, 124 --wait ran out.";
+
+/// What every command takes.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// Where the server keeps its data, its token and its address
+    #[arg(
+        long,
+        global = true,
+        env = "CLINCH_DATA_DIR",
+        default_value = ".clinch",
+        value_name = "DIR"
+    )]
+    data_dir: PathBuf,
+    /// The admin address of the server; found in the data directory if not given. The token is read from CLINCH_TOKEN,
+    /// or from the data directory
+    #[arg(long, global = true, env = "CLINCH_URL", value_name = "URL")]
+    url: Option<String>,
+    /// How to print: a table on a terminal, otherwise plain (tab-separated)
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
+    output: Option<Output>,
+    /// The same as --output json
+    #[arg(long, global = true, conflicts_with = "output")]
+    json: bool,
+    /// When to use colour; NO_COLOR is honoured
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    color: Color,
+}
+
+impl Globals {
+    fn output(&self) -> Output {
+        match self.output {
+            _ if self.json => Output::Json,
+            Some(asked) => asked,
+            None => Output::usual(),
+        }
+    }
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the server: intake, workers, keeper and admin API
+    Serve(serve::Serve),
+    /// Read a workspace and tell every problem in it
+    Check(check::Check),
+    /// Print the JSON Schema of the workspace files, for editors
+    Schema(schema::Schema),
+    /// Post an event to the intake, once or many times
+    Send(send::Send),
+    /// List jobs, or show everything about one
+    #[command(subcommand)]
+    Jobs(jobs::Jobs),
+    /// Dead letters: jobs that gave up
+    #[command(subcommand)]
+    Dlq(dlq::Dlq),
+    /// Run a dead letter again, under the same keys, on record
+    Replay(replay::Replay),
+    /// The history of an idempotency key
+    #[command(subcommand)]
+    Key(key::Key),
+    /// How long jobs take: histogram and percentiles
+    Latency(latency::Latency),
+    /// Prove from the store alone that nothing vanished; also while the server is down
+    Verify(verify::Verify),
+    /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
+    #[command(subcommand)]
+    Aliases(aliases::Aliases),
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+    /// Print the version
+    Version,
+    /// A tour: a workspace, a target that misbehaves, a burst of events, and the count at the target
+    Demo(demo::Demo),
+}
+
+/// Reads the command line, or ends the process with help or a usage error.
+pub fn parse(args: Vec<OsString>) -> Cli {
+    let (args, alias) = aliases::expand(args);
+    let cli = Cli::parse_from(args);
+    cli.globals.color.apply();
+    if let Some(alias) = alias {
+        render::note(&alias);
+    }
+    cli
+}
+
+/// Does what was asked.
+pub async fn run(cli: Cli) -> Exit {
+    let globals = &cli.globals;
+    let done = match cli.command {
+        Command::Serve(command) => command.run(globals).await,
+        Command::Check(command) => command.run(globals),
+        Command::Schema(command) => command.run(),
+        Command::Send(command) => command.run(globals).await,
+        Command::Jobs(command) => command.run(globals).await,
+        Command::Dlq(command) => command.run(globals).await,
+        Command::Replay(command) => command.run(globals).await,
+        Command::Key(command) => command.run(globals).await,
+        Command::Latency(command) => command.run(globals).await,
+        Command::Verify(command) => command.run(globals),
+        Command::Aliases(command) => command.run(),
+        Command::Completions(command) => command.run(),
+        Command::Version => version::run(globals),
+        Command::Demo(command) => command.run().await,
+    };
+    done.unwrap_or_else(|failure: Failure| {
+        failure.print();
+        failure.exit
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_unknown_output_is_a_usage_error_also_in_the_wrong_case() {
+        for bad in ["xml", "JSON"] {
+            let error = Cli::try_parse_from(["clinch", "jobs", "ls", "-o", bad]).expect_err("not an output");
+            assert_eq!(error.exit_code(), i32::from(Exit::Usage as u8));
+        }
+    }
+
+    #[test]
+    fn the_words_of_the_old_runbooks_are_understood() {
+        for line in [
+            "clinch replay --id job_01HZX5T0N8W2A --reason fixed",
+            "clinch replay job_01HZX5T0N8W2A --reason fixed --wait",
+            "clinch replay job_01HZX5T0N8W2A --reason fixed --wait=5s --unknown skip --config live",
+            "clinch latency --window 15m --percentile 95",
+            "clinch latency --window 15m --percentile 95,99.9",
+            "clinch dlq tail -f",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `clinch serve`: runs the house until it is told to stop.
+
+use super::exit::{Exit, Failure};
+use super::problems::Problems;
+use super::{Globals, render};
+use crate::app::{self, Options, Roles, StartError};
+use crate::telemetry::{LogFormat, start_logging};
+use clap::Args;
+use clinch_core::time::parse_duration;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  clinch serve                                        the workspace in this directory, data in .clinch
+  clinch serve --workspace /etc/clinch --data-dir /var/lib/clinch --listen 0.0.0.0:7400
+  clinch serve --log json --grace 60s
+
+Intake is public, admin is private: keep --admin on an address that only you can reach.
+CLINCH_LOG chooses what is logged: info (default), debug, clinch=debug.")]
+pub struct Serve {
+    /// The directory with flows/, workers/ and queues.yml
+    #[arg(long, env = "CLINCH_WORKSPACE", default_value = ".", value_name = "DIR")]
+    workspace: PathBuf,
+    /// Where events are kept: sqlite:DIRECTORY; without it, in the data directory
+    #[arg(long, env = "CLINCH_STORE", value_name = "STORE")]
+    store: Option<String>,
+    /// The address of the intake (default 127.0.0.1:7400)
+    #[arg(long, env = "CLINCH_LISTEN", value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// The address of API, metrics and health (default 127.0.0.1:7401)
+    #[arg(long, env = "CLINCH_ADMIN", value_name = "ADDR")]
+    admin: Option<SocketAddr>,
+    /// What this process does
+    #[arg(
+        long,
+        env = "CLINCH_ROLES",
+        default_value = "intake,worker,keeper,admin",
+        value_name = "ROLES"
+    )]
+    roles: Roles,
+    /// After a stop, jobs under way have this long
+    #[arg(long, env = "CLINCH_GRACE", default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
+    grace: Duration,
+    /// How log lines look
+    #[arg(
+        long,
+        env = "CLINCH_LOG_FORMAT",
+        value_enum,
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
+    log: LogFormat,
+}
+
+impl Serve {
+    pub async fn run(self, globals: &Globals) -> Result<Exit, Failure> {
+        start_logging(self.log);
+        let options = Options {
+            workspace: self.workspace.clone(),
+            data_dir: globals.data_dir.clone(),
+            store: self.store,
+            listen: self.listen,
+            admin: self.admin,
+            roles: self.roles,
+            grace: self.grace,
+        };
+        let Err(error) = app::serve(options).await else {
+            return Ok(Exit::Done);
+        };
+        Err(match error {
+            StartError::Config { files, problems } => {
+                let problems = Problems {
+                    directory: &self.workspace,
+                    files: &files,
+                    found: &problems,
+                };
+                render::complain(&(problems.human() + "\n"));
+                Failure::new(
+                    Exit::ConfigInvalid,
+                    "CL0528",
+                    "Nothing was started: the workspace has problems",
+                )
+                .fix(format!("clinch check {}", self.workspace.display()))
+            }
+            StartError::Workspace(said) => Failure::new(Exit::ConfigInvalid, "CL0527", said),
+            StartError::Store(error) => Failure::new(Exit::Failed, "CL0526", error.to_string()),
+            StartError::Io(said) => Failure::new(Exit::Failed, "CL0528", said),
+        })
+    }
+}

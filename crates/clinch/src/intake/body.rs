@@ -1,0 +1,176 @@
+//! Reading what a stranger sends: bounded in size, time and depth, and taken only as data.
+
+use super::answer::Answer;
+use bytes::{Bytes, BytesMut};
+use clinch_core::payload::is_kept;
+use http_body_util::BodyExt;
+use hyper::HeaderMap;
+use hyper::body::{Body, Incoming};
+use serde_json::Value;
+use std::time::Duration;
+
+/// A body has to arrive whole within this time.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
+/// JSON nested deeper is refused.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// At most this many headers of an event are kept, each with a value of at most this size.
+const HEADERS_KEPT_MAX: usize = 32;
+const HEADER_KEPT_BYTES_MAX: usize = 1024;
+
+pub fn refuse_encoded(headers: &HeaderMap) -> Result<(), Answer> {
+    match headers.get("content-encoding") {
+        None => Ok(()),
+        Some(encoding) if encoding == "identity" => Ok(()),
+        Some(_) => Err(Answer::encoded()),
+    }
+}
+
+/// The whole body, or a refusal as soon as it is too long or too slow.
+pub async fn read(body: Incoming, headers: &HeaderMap, most: usize) -> Result<Bytes, Answer> {
+    let declared = headers
+        .get("content-length")
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|declared| declared > most as u64) || body.size_hint().lower() > most as u64 {
+        return Err(Answer::too_large(most));
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, collect(body, most)).await {
+        Ok(read) => read,
+        Err(_) => Err(Answer::too_slow()),
+    }
+}
+
+async fn collect(mut body: Incoming, most: usize) -> Result<Bytes, Answer> {
+    let mut first: Option<Bytes> = None;
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else {
+            return Err(Answer::cut_short());
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        if whole.len() + first.as_ref().map_or(0, Bytes::len) + data.len() > most {
+            return Err(Answer::too_large(most));
+        }
+        // Most bodies come in one piece and need no copy.
+        match first.take() {
+            None if whole.is_empty() => first = Some(data),
+            earlier => {
+                whole.extend_from_slice(&earlier.unwrap_or_default());
+                whole.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(first.unwrap_or_else(|| whole.freeze()))
+}
+
+/// A delivery as key rules see it. Its body is JSON, or empty.
+pub struct Delivery<'a> {
+    headers: &'a HeaderMap,
+    body: Option<Value>,
+}
+
+impl<'a> Delivery<'a> {
+    /// `parse` only when a key rule looks into the body; else it is checked, which is several times cheaper.
+    pub fn read(headers: &'a HeaderMap, body: &[u8], parse: bool) -> Result<Self, Answer> {
+        if body.is_empty() {
+            return Ok(Delivery { headers, body: None });
+        }
+        let text = std::str::from_utf8(body).map_err(|error| Answer::not_utf8(error.valid_up_to()))?;
+        if depth(body) > JSON_DEPTH_MAX {
+            return Err(Answer::too_deep());
+        }
+        let malformed = |error: serde_json::Error| Answer::malformed(error.line(), error.column());
+        let body = if parse {
+            Some(serde_json::from_str(text).map_err(malformed)?)
+        } else {
+            serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(malformed)?;
+            None
+        };
+        Ok(Delivery { headers, body })
+    }
+}
+
+/// How deep brackets nest, outside of strings.
+fn depth(json: &[u8]) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0usize, 0usize, false, false);
+    for byte in json {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+impl clinch_core::key::Delivery for Delivery<'_> {
+    fn header(&self, name: &str) -> Vec<Option<&str>> {
+        self.headers
+            .get_all(name)
+            .iter()
+            .map(|value| value.to_str().ok())
+            .collect()
+    }
+
+    fn body(&self, pointer: &str) -> Option<Value> {
+        self.body.as_ref()?.pointer(pointer).cloned()
+    }
+}
+
+/// The headers that an event keeps: an allow-list, bounded.
+pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+    headers
+        .iter()
+        .filter(|(name, value)| is_kept(name.as_str()) && value.len() <= HEADER_KEPT_BYTES_MAX)
+        .filter_map(|(name, value)| Some((name.as_str().to_string(), value.to_str().ok()?.to_string())))
+        .take(HEADERS_KEPT_MAX)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_is_counted_outside_of_strings() {
+        assert_eq!(depth(br#"{"a":[1,{"b":"[[[[\"[[["}]}"#), 3);
+        assert_eq!(depth(b"1"), 0);
+        assert_eq!(depth("[".repeat(10_000).as_bytes()), 10_000);
+        assert_eq!(depth(b"]]]][["), 2);
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused_before_it_is_stored() {
+        let headers = HeaderMap::new();
+        for bad in [
+            &b"{"[..],
+            b"{\"a\":}",
+            b"nope",
+            b"\xff\xfe",
+            b"{} {}",
+            "[".repeat(10_000).as_bytes(),
+        ] {
+            assert!(Delivery::read(&headers, bad, false).is_err());
+            assert!(Delivery::read(&headers, bad, true).is_err());
+        }
+        for good in [&b""[..], b"{}", b"[1,2]", b" \"text\" ", b"1e400"] {
+            assert!(
+                Delivery::read(&headers, good, false).is_ok(),
+                "{}",
+                String::from_utf8_lossy(good)
+            );
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Which flow a request is for.
+
+use super::answer::Answer;
+use crate::house::House;
+use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
+use clinch_core::flow::{Method, Route};
+use clinch_core::time::Timestamp;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+pub struct Routes {
+    doors: HashMap<String, Vec<Door>>,
+}
+
+/// One route, with everything that answering it needs.
+pub struct Door {
+    pub flow: Arc<str>,
+    pub route: Route,
+    /// The scope of its keys, besides the tenant.
+    pub scope: String,
+    pub reads_body: bool,
+    pub queues: Vec<Arc<str>>,
+    pub status: u16,
+    pub metrics: DoorMetrics,
+}
+
+impl Routes {
+    pub fn of(house: &House) -> Routes {
+        let mut doors: HashMap<String, Vec<Door>> = HashMap::new();
+        for flow in &house.versions.workspace.flows {
+            for route in &flow.routes {
+                let rule = route.dedup.as_ref();
+                let tenant_in_body = matches!(route.tenant, Some(clinch_core::key::KeyPart::Body(_)));
+                doors.entry(route.path.clone()).or_default().push(Door {
+                    flow: Arc::from(flow.name.as_str()),
+                    scope: route.scope(),
+                    reads_body: tenant_in_body || rule.is_some_and(|rule| rule.key.reads_body()),
+                    queues: flow.enqueue.iter().map(|job| Arc::from(job.queue.as_str())).collect(),
+                    status: flow.answer.status,
+                    metrics: DoorMetrics::of(house, &flow.name),
+                    route: route.clone(),
+                });
+            }
+        }
+        Routes { doors }
+    }
+
+    /// Paths are matched whole, byte for byte: there is one spelling of each.
+    pub fn find(&self, method: &hyper::Method, path: &str) -> Result<&Door, Answer> {
+        let doors = self.doors.get(path).ok_or_else(Answer::not_found)?;
+        doors
+            .iter()
+            .find(|door| method == door.route.method.word())
+            .ok_or_else(|| {
+                let allowed: Vec<&str> = doors.iter().map(|door| Method::word(door.route.method)).collect();
+                Answer::wrong_method(&allowed.join(", "))
+            })
+    }
+}
+
+/// The counters of a door, looked up once.
+pub struct DoorMetrics {
+    outcomes: Vec<Counter>,
+    seconds: Histogram,
+    bytes: Histogram,
+    last_accepted: Gauge<f64, AtomicU64>,
+    short_circuits: Counter,
+}
+
+impl DoorMetrics {
+    fn of(house: &House, flow: &str) -> DoorMetrics {
+        let metrics = &house.metrics;
+        let source = Label::from(flow);
+        let by_source = BySource { source: source.clone() };
+        let outcome = |outcome: IntakeOutcome| {
+            let labels = BySourceOutcome {
+                source: source.clone(),
+                outcome: outcome.word().into(),
+            };
+            metrics.intake_requests.get_or_create_owned(&labels)
+        };
+        let layer = ByLayerFlow {
+            layer: "intake".into(),
+            flow: source.clone(),
+        };
+        DoorMetrics {
+            outcomes: IntakeOutcome::ALL.into_iter().map(outcome).collect(),
+            seconds: metrics.intake_seconds.get_or_create_owned(&by_source),
+            bytes: metrics.intake_bytes.get_or_create_owned(&by_source),
+            last_accepted: metrics.last_accepted.get_or_create_owned(&by_source),
+            short_circuits: metrics.short_circuits.get_or_create_owned(&layer),
+        }
+    }
+
+    pub fn count(&self, outcome: IntakeOutcome, took: Duration, now: impl FnOnce() -> Timestamp) {
+        self.outcomes[outcome as usize].inc();
+        self.seconds.observe(took.as_secs_f64());
+        match outcome {
+            IntakeOutcome::Accepted => {
+                self.last_accepted.set(now().seconds_f64());
+            }
+            IntakeOutcome::Duplicate => {
+                self.short_circuits.inc();
+            }
+            _ => {}
+        }
+    }
+
+    pub fn body(&self, bytes: usize) {
+        self.bytes.observe(bytes as f64);
+    }
+}

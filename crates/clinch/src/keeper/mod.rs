@@ -1,0 +1,4 @@
+//! The night watch: what runs because time passed. A file per duty, each a small loop that ends at the stop.
+
+pub mod pruner;
+pub mod reaper;

@@ -1,0 +1,450 @@
+//! Logs and metrics. Labels come from the workspace or from fixed lists, never from an event.
+
+use clinch_core::attempt::Failure;
+use clinch_core::death::Reason;
+use clinch_core::job::{Change, Ending, Word};
+use clinch_core::time::Timestamp;
+use clinch_store::Claim;
+use clinch_store::read::{Counts, Health};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::fmt::Write;
+use std::sync::atomic::AtomicU64;
+
+/// A label's value: a name of the workspace, or a word of a fixed list.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Label(std::sync::Arc<str>);
+
+impl<T: AsRef<str>> From<T> for Label {
+    fn from(text: T) -> Self {
+        Label(text.as_ref().into())
+    }
+}
+
+impl prometheus_client::encoding::EncodeLabelValue for Label {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
+        encoder.write_str(&self.0)
+    }
+}
+
+macro_rules! labels {
+    ($($name:ident { $($field:ident),* })*) => {$(
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+        pub struct $name { $(pub $field: Label),* }
+    )*};
+}
+
+labels! {
+    BySource { source }
+    BySourceOutcome { source, outcome }
+    ByLayerFlow { layer, flow }
+    ByFlow { flow }
+    ByFlowState { flow, state }
+    ByFlowOutcome { flow, outcome }
+    ByFlowReason { flow, reason }
+    ByFlowStepOutcome { flow, step, outcome }
+    ByFlowStepReason { flow, step, reason }
+    ByFlowHow { flow, how }
+    ByOutcome { outcome }
+    ByKind { kind }
+    ByState { state }
+    Build { version }
+    Config { version }
+}
+
+/// How a request at the door ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntakeOutcome {
+    Accepted,
+    Duplicate,
+    Conflict,
+    Malformed,
+    TooLarge,
+    StoreError,
+}
+
+impl IntakeOutcome {
+    pub const ALL: [IntakeOutcome; 6] = [
+        IntakeOutcome::Accepted,
+        IntakeOutcome::Duplicate,
+        IntakeOutcome::Conflict,
+        IntakeOutcome::Malformed,
+        IntakeOutcome::TooLarge,
+        IntakeOutcome::StoreError,
+    ];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            IntakeOutcome::Accepted => "accepted",
+            IntakeOutcome::Duplicate => "duplicate",
+            IntakeOutcome::Conflict => "conflict",
+            IntakeOutcome::Malformed => "malformed",
+            IntakeOutcome::TooLarge => "too_large",
+            IntakeOutcome::StoreError => "store_error",
+        }
+    }
+}
+
+const SHORT_SECONDS: [f64; 13] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+];
+const LONG_SECONDS: [f64; 14] = [
+    0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86_400.0,
+];
+
+fn short() -> Histogram {
+    Histogram::new(SHORT_SECONDS)
+}
+
+fn long() -> Histogram {
+    Histogram::new(LONG_SECONDS)
+}
+
+fn tries() -> Histogram {
+    Histogram::new([1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 50.0])
+}
+
+fn bytes() -> Histogram {
+    Histogram::new([
+        256.0,
+        1024.0,
+        4096.0,
+        16_384.0,
+        65_536.0,
+        262_144.0,
+        1_048_576.0,
+        10_485_760.0,
+    ])
+}
+
+pub struct Metrics {
+    registry: Registry,
+    pub intake_requests: Family<BySourceOutcome, Counter>,
+    pub intake_seconds: Family<BySource, Histogram, fn() -> Histogram>,
+    pub intake_bytes: Family<BySource, Histogram, fn() -> Histogram>,
+    pub last_accepted: Family<BySource, Gauge<f64, AtomicU64>>,
+    pub unknown_routes: Counter,
+    pub short_circuits: Family<ByLayerFlow, Counter>,
+    pub finished: Family<ByFlowOutcome, Counter>,
+    pub wait_seconds: Family<ByFlow, Histogram, fn() -> Histogram>,
+    pub end_to_end_seconds: Family<ByFlowOutcome, Histogram, fn() -> Histogram>,
+    pub tries: Family<ByFlowOutcome, Histogram, fn() -> Histogram>,
+    pub lease_expirations: Family<ByFlow, Counter>,
+    pub step_attempts: Family<ByFlowStepOutcome, Counter>,
+    pub step_seconds: Family<ByFlowStepOutcome, Histogram, fn() -> Histogram>,
+    pub retries: Family<ByFlowStepReason, Counter>,
+    pub effects: Family<ByOutcome, Counter>,
+    pub dead_entered: Family<ByFlowReason, Counter>,
+    pub dead_left: Family<ByFlowHow, Counter>,
+    pub replays: Family<ByFlowOutcome, Counter>,
+    pub retention_deleted: Family<ByKind, Counter>,
+    jobs: Family<ByFlowState, Gauge>,
+    oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
+    dead: Family<ByFlowReason, Gauge>,
+    dead_oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
+    pub workers: Family<ByState, Gauge>,
+    store_commits: Gauge,
+    store_commit_seconds: Gauge<f64, AtomicU64>,
+    store_bytes: Gauge,
+    store_free: Gauge,
+    store_errors: Gauge,
+}
+
+impl Metrics {
+    /// Every series of every flow exists from the start, at zero, so that rates and silence can be told apart.
+    pub fn new(workspace: &clinch_core::config::Workspace, version: &str) -> Metrics {
+        let mut registry = Registry::with_prefix("clinch");
+        macro_rules! register {
+            ($name:literal, $help:literal, $metric:expr) => {{
+                let metric = $metric;
+                registry.register($name, $help, metric.clone());
+                metric
+            }};
+        }
+        let build: Family<Build, Gauge> = register!("build_info", "This build", Family::default());
+        build
+            .get_or_create(&Build {
+                version: env!("CARGO_PKG_VERSION").into(),
+            })
+            .set(1);
+        let config: Family<Config, Gauge> = register!("config_info", "The live workspace", Family::default());
+        config
+            .get_or_create(&Config {
+                version: version.into(),
+            })
+            .set(1);
+        let metrics = Metrics {
+            intake_requests: register!("intake_requests", "Requests by how they ended", Family::default()),
+            intake_seconds: register!(
+                "intake_request_duration_seconds",
+                "Time to the answer, the durable write included",
+                Family::new_with_constructor(short as fn() -> Histogram)
+            ),
+            intake_bytes: register!(
+                "intake_body_bytes",
+                "Size of accepted bodies",
+                Family::new_with_constructor(bytes as fn() -> Histogram)
+            ),
+            last_accepted: register!(
+                "intake_last_accepted_timestamp_seconds",
+                "When the last event was accepted",
+                Family::default()
+            ),
+            unknown_routes: register!(
+                "intake_unknown_routes",
+                "Requests for paths that no flow has",
+                Counter::default()
+            ),
+            short_circuits: register!("dedup_short_circuits", "Work that was not repeated", Family::default()),
+            finished: register!("jobs_finished", "Jobs by how they ended", Family::default()),
+            wait_seconds: register!(
+                "job_wait_seconds",
+                "Accepted to first run",
+                Family::new_with_constructor(long as fn() -> Histogram)
+            ),
+            end_to_end_seconds: register!(
+                "job_end_to_end_seconds",
+                "Accepted to the end",
+                Family::new_with_constructor(long as fn() -> Histogram)
+            ),
+            tries: register!(
+                "job_tries",
+                "Attempts per ended job",
+                Family::new_with_constructor(tries as fn() -> Histogram)
+            ),
+            lease_expirations: register!(
+                "lease_expirations",
+                "Work taken back from a lost worker",
+                Family::default()
+            ),
+            step_attempts: register!("step_attempts", "Steps that were tried, by outcome", Family::default()),
+            step_seconds: register!(
+                "step_duration_seconds",
+                "One try of a step",
+                Family::new_with_constructor(short as fn() -> Histogram)
+            ),
+            retries: register!("retries_scheduled", "Retries by reason", Family::default()),
+            effects: register!("effects", "Effects by outcome", Family::default()),
+            dead_entered: register!("dlq_entered", "Jobs that became dead letters", Family::default()),
+            dead_left: register!("dlq_left", "Dead letters that left", Family::default()),
+            replays: register!("replay_jobs", "Replayed jobs by outcome", Family::default()),
+            retention_deleted: register!(
+                "retention_deleted",
+                "Rows that outlived their retention",
+                Family::default()
+            ),
+            jobs: register!("jobs", "Unfinished jobs now", Family::default()),
+            oldest: register!(
+                "job_oldest_age_seconds",
+                "Age of the oldest unfinished job",
+                Family::default()
+            ),
+            dead: register!("dlq_jobs", "Dead letters now", Family::default()),
+            dead_oldest: register!(
+                "dlq_oldest_age_seconds",
+                "Age of the oldest dead letter",
+                Family::default()
+            ),
+            workers: register!("workers", "Places of workers", Family::default()),
+            store_commits: register!("store_commits", "Transactions since the start", Gauge::default()),
+            store_commit_seconds: register!(
+                "store_commit_seconds",
+                "Time spent in transactions, syncs included, since the start",
+                Gauge::default()
+            ),
+            store_bytes: register!("store_bytes", "Size of the store", Gauge::default()),
+            store_free: register!("store_free_bytes", "Room left on its disk", Gauge::default()),
+            store_errors: register!(
+                "store_errors",
+                "Transactions that failed since the start",
+                Gauge::default()
+            ),
+            registry,
+        };
+        metrics.begin(workspace);
+        metrics
+    }
+
+    fn begin(&self, workspace: &clinch_core::config::Workspace) {
+        for flow in &workspace.flows {
+            let name = Label::from(&flow.name);
+            let _ = self.intake_seconds.get_or_create(&BySource { source: name.clone() });
+            for outcome in IntakeOutcome::ALL {
+                let outcome = outcome.word().into();
+                let _ = self.intake_requests.get_or_create(&BySourceOutcome {
+                    source: name.clone(),
+                    outcome,
+                });
+            }
+            for outcome in ["success", "noop", "dead_letter"] {
+                let _ = self.finished.get_or_create(&ByFlowOutcome {
+                    flow: name.clone(),
+                    outcome: outcome.into(),
+                });
+            }
+            for layer in ["intake", "effect"] {
+                let _ = self.short_circuits.get_or_create(&ByLayerFlow {
+                    layer: layer.into(),
+                    flow: name.clone(),
+                });
+            }
+            for reason in Reason::ALL {
+                let _ = self.dead_entered.get_or_create(&ByFlowReason {
+                    flow: name.clone(),
+                    reason: reason.word().into(),
+                });
+            }
+            let _ = self.lease_expirations.get_or_create(&ByFlow { flow: name });
+        }
+        for outcome in ["performed", "already_done", "not_done", "unknown"] {
+            let _ = self.effects.get_or_create(&ByOutcome {
+                outcome: outcome.into(),
+            });
+        }
+    }
+
+    /// Logs and counts what became of a job when an attempt of it ended.
+    pub fn report(&self, claim: &Claim, step: &str, change: Change, failure: Option<&Failure>, now: Timestamp) {
+        let (job, flow) = (claim.lease.job, Label::from(&claim.flow));
+        let error = failure.map_or("", |failure| failure.error.as_str());
+        let ended = |outcome: &str| {
+            let labels = ByFlowOutcome {
+                flow: flow.clone(),
+                outcome: outcome.into(),
+            };
+            self.finished.get_or_create(&labels).inc();
+            self.end_to_end_seconds
+                .get_or_create(&labels)
+                .observe(now.since(claim.received_at).as_secs_f64());
+            self.tries
+                .get_or_create(&labels)
+                .observe(f64::from(claim.attempts) + 1.0);
+            if claim.replays > 0 {
+                let outcome = if outcome == "dead_letter" { "failed" } else { outcome };
+                self.replays
+                    .get_or_create(&ByFlowOutcome {
+                        flow: flow.clone(),
+                        outcome: outcome.into(),
+                    })
+                    .inc();
+            }
+        };
+        match change {
+            Change::Finished { ending, .. } => {
+                ended(if ending == Ending::Success { "success" } else { "noop" });
+                if claim.replays > 0 {
+                    self.dead_left
+                        .get_or_create(&ByFlowHow {
+                            flow,
+                            how: "replayed_ok".into(),
+                        })
+                        .inc();
+                }
+                tracing::debug!(job.id = %job, "{job} ended well");
+            }
+            Change::Retried { run_at } => {
+                let reason = failure.map_or(Reason::Internal, |failure| failure.reason).word().into();
+                self.retries
+                    .get_or_create(&ByFlowStepReason {
+                        flow,
+                        step: step.into(),
+                        reason,
+                    })
+                    .inc();
+                tracing::info!(job.id = %job, attempt.no = claim.attempts + 1, "{job} failed and is tried again at {run_at}: {error}");
+            }
+            Change::Buried { reason, .. } => {
+                ended("dead_letter");
+                self.dead_entered
+                    .get_or_create(&ByFlowReason {
+                        flow,
+                        reason: reason.word().into(),
+                    })
+                    .inc();
+                tracing::warn!(job.id = %job, attempt.no = claim.attempts + 1, "{job} is a dead letter ({reason}): {error}");
+            }
+            Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
+            Change::Claimed { .. } | Change::Revived { .. } => {}
+        }
+    }
+
+    /// The text that Prometheus reads.
+    pub fn render(&self, counts: &Counts, health: &Health, now: Timestamp) -> String {
+        self.jobs.clear();
+        self.oldest.clear();
+        self.dead.clear();
+        self.dead_oldest.clear();
+        for word in [Word::Queued, Word::Running, Word::Retrying] {
+            for (flow, _, _) in &counts.live {
+                let _ = self.jobs.get_or_create(&ByFlowState {
+                    flow: flow.into(),
+                    state: word.as_str().into(),
+                });
+            }
+        }
+        for (flow, word, jobs) in &counts.live {
+            let labels = ByFlowState {
+                flow: flow.into(),
+                state: word.as_str().into(),
+            };
+            self.jobs
+                .get_or_create(&labels)
+                .set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+        }
+        for (flow, reason, jobs) in &counts.dead {
+            let labels = ByFlowReason {
+                flow: flow.into(),
+                reason: reason.word().into(),
+            };
+            self.dead
+                .get_or_create(&labels)
+                .set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+        }
+        for (ages, family) in [(&counts.oldest, &self.oldest), (&counts.oldest_dead, &self.dead_oldest)] {
+            for (flow, since) in ages {
+                family
+                    .get_or_create(&ByFlow { flow: flow.into() })
+                    .set(now.since(*since).as_secs_f64());
+            }
+        }
+        self.store_commits
+            .set(i64::try_from(health.commits).unwrap_or(i64::MAX));
+        self.store_commit_seconds.set(health.commit_seconds);
+        self.store_bytes.set(i64::try_from(health.bytes).unwrap_or(i64::MAX));
+        self.store_free
+            .set(i64::try_from(health.free_bytes).unwrap_or(i64::MAX));
+        self.store_errors
+            .set(i64::try_from(health.write_errors).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a string does not fail");
+        text
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Logs go to standard error; `CLINCH_LOG` chooses what (default `info`).
+pub fn start_logging(format: LogFormat) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("CLINCH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    // A second start in one process (a test) keeps the first.
+    let _ = match format {
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Text => builder
+            .with_target(false)
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .try_init(),
+    };
+}

@@ -1,0 +1,247 @@
+//! One attempt of one job: run its steps in order, skip what is done, settle.
+
+use super::scope;
+use super::steps;
+use crate::effects::Gate;
+use crate::house::House;
+use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
+use clinch_core::attempt::{Failure, Outcome, Past, verdict};
+use clinch_core::config::Workspace;
+use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Leave, leave};
+use clinch_core::job::Ending;
+use clinch_core::payload::Payload;
+use clinch_core::retry::RetryPolicy;
+use clinch_core::time::Timestamp;
+use clinch_core::worker::{Action, Worker};
+use clinch_store::{Claim, Conclusion, Held, Settlement};
+use std::sync::Arc;
+
+/// How an attempt ended, with what is still to be written of its last effect.
+struct End {
+    outcome: Outcome,
+    /// The step in which it ended, for the metrics.
+    step: String,
+    conclusion: Option<Conclusion>,
+}
+
+impl End {
+    fn of(outcome: Outcome, step: &str) -> End {
+        End {
+            outcome,
+            step: step.into(),
+            conclusion: None,
+        }
+    }
+}
+
+/// Runs the job that was claimed and settles it, unless somebody else took it over in the meantime.
+pub async fn run(house: &House, gate: &Gate, claim: Claim) {
+    let started_at = house.clock.now();
+    if claim.attempts == 0 {
+        let flow = ByFlow {
+            flow: Label::from(&claim.flow),
+        };
+        house
+            .metrics
+            .wait_seconds
+            .get_or_create(&flow)
+            .observe(started_at.since(claim.received_at).as_secs_f64());
+    }
+    let workspace = match house.versions.get(claim.version, &*house.store).await {
+        Ok(workspace) => workspace,
+        Err(error) => {
+            // Nothing was begun: the lease ends by itself and the job comes back.
+            tracing::warn!(job.id = %claim.lease.job, "{} cannot be run now: {error}", claim.lease.job);
+            return;
+        }
+    };
+    let worker = workspace
+        .as_deref()
+        .and_then(|workspace| workspace.worker_for(&claim.queue));
+    let end = match (&workspace, worker) {
+        (Some(workspace), Some(worker)) => steps_of(house, gate, &claim, workspace, worker).await,
+        _ => {
+            let why = format!(
+                "the workspace that {} was accepted with has no worker for `{}`",
+                claim.lease.job, claim.queue
+            );
+            Ok(Some(End::of(
+                Outcome::Refused(Failure::new(Reason::ConfigError, why)),
+                "",
+            )))
+        }
+    };
+    match end {
+        Ok(Some(end)) => settle(house, &claim, started_at, end, worker.map(|worker| &worker.retry)).await,
+        Ok(None) => {
+            tracing::info!(job.id = %claim.lease.job, "{} was taken over; this attempt changed nothing", claim.lease.job)
+        }
+        Err(error) => tracing::error!(job.id = %claim.lease.job, "{} is left to its lease: {error}", claim.lease.job),
+    }
+}
+
+/// Every step in order. `None`: the job is no longer ours.
+async fn steps_of(
+    house: &House,
+    gate: &Gate,
+    claim: &Claim,
+    workspace: &Workspace,
+    worker: &Worker,
+) -> clinch_store::Result<Option<End>> {
+    let payload = match Payload::decode(&claim.payload) {
+        Ok(payload) => payload,
+        Err(error) => {
+            return Ok(Some(End::of(
+                Outcome::Refused(Failure::new(Reason::Internal, error.to_string())),
+                "",
+            )));
+        }
+    };
+    let mut scope = scope::Scope::new(house, claim, &payload, workspace);
+    let mut performed = false;
+    for (at, step) in worker.steps.iter().enumerate() {
+        if house.stop.is_cancelled() {
+            return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
+        }
+        let wanted = match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
+            None => true,
+            Some(Ok(wanted)) => wanted,
+            Some(Err(error)) => return Ok(Some(missing(&step.name, &error.to_string()))),
+        };
+        if !wanted {
+            continue;
+        }
+        let Action::Http(action) = &step.action else {
+            let why = format!("step `{}` is of a kind that this version cannot run", step.name);
+            return Ok(Some(End::of(
+                Outcome::Refused(Failure::new(Reason::ConfigError, why)),
+                &step.name,
+            )));
+        };
+        let past = claim.effects.iter().find(|effect| effect.name == step.name);
+        match leave(past, action.idempotency) {
+            Leave::Skip(receipt) => {
+                house
+                    .metrics
+                    .short_circuits
+                    .get_or_create(&ByLayerFlow {
+                        layer: "effect".into(),
+                        flow: (&claim.flow).into(),
+                    })
+                    .inc();
+                scope.add_output(&step.name, &receipt);
+                performed = true;
+                continue;
+            }
+            Leave::Ask => return Ok(Some(ask(house, &step.name))),
+            Leave::Send => {}
+        }
+        let call = match steps::http::plan(action, &step.name, claim, &payload, &mut scope) {
+            Ok(call) => call,
+            Err(error) => return Ok(Some(missing(&step.name, &error.to_string()))),
+        };
+        let began = house.clock.now();
+        let name: Arc<str> = Arc::from(step.name.as_str());
+        let Some(passed) = gate.pass(claim.lease, &name, action.idempotency, call).await? else {
+            return Ok(None);
+        };
+        count_step(house, claim, &step.name, &passed.conclusion.state, began);
+        let receipt = match passed.result {
+            Ok(receipt) => receipt,
+            Err(outcome) => {
+                return Ok(Some(End {
+                    outcome,
+                    step: step.name.clone(),
+                    conclusion: Some(passed.conclusion),
+                }));
+            }
+        };
+        performed = true;
+        if at + 1 == worker.steps.len() {
+            // The last result and the end of the job are one change.
+            let outcome = Outcome::Succeeded(Ending::Success);
+            return Ok(Some(End {
+                outcome,
+                step: step.name.clone(),
+                conclusion: Some(passed.conclusion),
+            }));
+        }
+        if house
+            .insist(|| house.store.conclude(claim.lease, passed.conclusion.clone()))
+            .await?
+            == Held::Lost
+        {
+            return Ok(None);
+        }
+        crate::crash::point("after_conclude");
+        scope.add_output(&step.name, &receipt);
+    }
+    let ending = if performed { Ending::Success } else { Ending::Noop };
+    Ok(Some(End::of(Outcome::Succeeded(ending), "")))
+}
+
+fn missing(step: &str, error: &str) -> End {
+    End::of(
+        Outcome::Refused(Failure::new(Reason::MissingData, format!("step `{step}`: {error}"))),
+        step,
+    )
+}
+
+fn ask(house: &House, step: &str) -> End {
+    let why =
+        format!("step `{step}` was sent before and its outcome is unknown; a person must say whether to send it again");
+    let unknown = Conclusion {
+        name: Arc::from(step),
+        state: EffectState::Unknown,
+        at: house.clock.now(),
+    };
+    let outcome = Outcome::Refused(Failure::new(Reason::UnknownOutcome, why));
+    End {
+        outcome,
+        step: step.into(),
+        conclusion: Some(unknown),
+    }
+}
+
+async fn settle(house: &House, claim: &Claim, started_at: Timestamp, end: End, retry: Option<&RetryPolicy>) {
+    let now = house.clock.now();
+    let past = Past {
+        failures: claim.failures,
+        first_attempt_at: claim.first_attempt_at.unwrap_or(started_at),
+    };
+    let default = RetryPolicy::default();
+    let change = verdict(&end.outcome, past, retry.unwrap_or(&default), now, house.clock.dice());
+    let settlement = Settlement::of(&end.outcome, change, started_at, now, end.conclusion);
+    match house
+        .insist(|| house.store.settle(claim.lease, settlement.clone()))
+        .await
+    {
+        Ok(Held::Held) => house
+            .metrics
+            .report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
+        Ok(Held::Lost) => {
+            tracing::info!(job.id = %claim.lease.job, "{} was taken over before it could be settled", claim.lease.job)
+        }
+        Err(error) => tracing::error!(job.id = %claim.lease.job, "{} could not be settled: {error}", claim.lease.job),
+    }
+}
+
+fn count_step(house: &House, claim: &Claim, step: &str, state: &EffectState, began: Timestamp) {
+    let outcome = match state {
+        EffectState::Done(_) => "ok",
+        EffectState::Unknown => "unknown",
+        EffectState::NotDone | EffectState::Open => "failed",
+    };
+    let labels = ByFlowStepOutcome {
+        flow: (&claim.flow).into(),
+        step: step.into(),
+        outcome: outcome.into(),
+    };
+    house.metrics.step_attempts.get_or_create(&labels).inc();
+    house
+        .metrics
+        .step_seconds
+        .get_or_create(&labels)
+        .observe(house.clock.now().since(began).as_secs_f64());
+}

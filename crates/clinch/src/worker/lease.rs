@@ -1,0 +1,60 @@
+//! The heartbeat: a slow but living worker is not robbed of its jobs.
+
+use crate::house::House;
+use clinch_store::{Held, LeaseRef};
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+pub struct Leases {
+    house: House,
+    length: Duration,
+    held: Mutex<HashSet<LeaseRef>>,
+}
+
+impl Leases {
+    pub fn new(house: House, length: Duration) -> Self {
+        Leases {
+            house,
+            length,
+            held: Mutex::default(),
+        }
+    }
+
+    pub fn add(&self, lease: LeaseRef) {
+        self.held().insert(lease);
+    }
+
+    pub fn remove(&self, lease: LeaseRef) {
+        self.held().remove(&lease);
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, HashSet<LeaseRef>> {
+        self.held.lock().expect("nobody panics while holding the leases")
+    }
+
+    /// Renews all of them three times per lease, until aborted.
+    pub async fn keep(self: std::sync::Arc<Self>) {
+        loop {
+            tokio::time::sleep(self.length / 3).await;
+            let leases: Vec<LeaseRef> = self.held().iter().copied().collect();
+            if leases.is_empty() {
+                continue;
+            }
+            match self
+                .house
+                .store
+                .renew(&leases, self.house.clock.now() + self.length)
+                .await
+            {
+                Ok(answers) => {
+                    for (lease, _) in leases.iter().zip(answers).filter(|(_, answer)| *answer == Held::Lost) {
+                        tracing::warn!(job.id = %lease.job, "{} was taken from its worker: its lease had ended", lease.job);
+                        self.remove(*lease);
+                    }
+                }
+                Err(error) => tracing::warn!("leases could not be renewed: {error}"),
+            }
+        }
+    }
+}

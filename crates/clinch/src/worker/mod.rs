@@ -1,0 +1,9 @@
+//! The hands: take due jobs, run their steps, settle them.
+
+mod attempt;
+mod lease;
+mod pool;
+mod scope;
+mod steps;
+
+pub use pool::run;

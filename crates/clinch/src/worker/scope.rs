@@ -1,0 +1,87 @@
+//! The names that a step's expressions may use, put together only when some expression asks.
+
+use crate::house::House;
+use clinch_core::config::Workspace;
+use clinch_core::effect::Receipt;
+use clinch_core::expr;
+use clinch_core::payload::Payload;
+use clinch_store::Claim;
+use serde_json::{Map, Value, json};
+
+pub struct Scope<'a> {
+    claim: &'a Claim,
+    payload: &'a Payload,
+    workspace: &'a Workspace,
+    house: &'a House,
+    names: Option<expr::Scope>,
+    outputs: Vec<(String, Value)>,
+}
+
+impl<'a> Scope<'a> {
+    pub fn new(house: &'a House, claim: &'a Claim, payload: &'a Payload, workspace: &'a Workspace) -> Self {
+        Scope {
+            claim,
+            payload,
+            workspace,
+            house,
+            names: None,
+            outputs: Vec::new(),
+        }
+    }
+
+    /// The result of a finished step, under `steps.NAME`.
+    pub fn add_output(&mut self, step: &str, receipt: &Receipt) {
+        let text = || Value::String(String::from_utf8_lossy(&receipt.body).into_owned());
+        let output = serde_json::from_slice(&receipt.body).unwrap_or_else(|_| text());
+        let step = (step.to_string(), json!({"status": receipt.status, "output": output}));
+        if let Some(Value::Object(steps)) = self.names.as_mut().and_then(|names| names.get_mut("steps")) {
+            steps.insert(step.0.clone(), step.1.clone());
+        }
+        self.outputs.push(step);
+    }
+
+    pub fn names(&mut self) -> &expr::Scope {
+        let (claim, payload, workspace, outputs) = (self.claim, self.payload, self.workspace, &self.outputs);
+        let house = self.house;
+        self.names
+            .get_or_insert_with(|| build(house, claim, payload, workspace, outputs))
+    }
+}
+
+fn build(
+    house: &House,
+    claim: &Claim,
+    payload: &Payload,
+    workspace: &Workspace,
+    outputs: &[(String, Value)],
+) -> expr::Scope {
+    let about = &payload.about;
+    let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
+    let headers: Map<String, Value> = about
+        .headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.as_str().into()))
+        .collect();
+    let secrets: Map<String, Value> = workspace
+        .secrets
+        .iter()
+        .filter_map(|name| Some((name.clone(), Value::String(house.secrets.get(name)?))))
+        .collect();
+    let mut names = Map::new();
+    names.insert("request".into(), json!({"body": body, "headers": headers}));
+    names.insert("body".into(), body);
+    names.insert("headers".into(), Value::Object(headers));
+    names.insert("key".into(), about.source_event_id.as_str().into());
+    let received_at = claim.received_at.to_string();
+    let event = json!({
+        "id": claim.event.to_string(), "source": about.source, "type": about.kind, "tenant": about.tenant, "received_at": received_at,
+    });
+    names.insert("event".into(), event);
+    names.insert(
+        "job".into(),
+        json!({"id": claim.lease.job.to_string(), "attempt": claim.attempts + 1}),
+    );
+    names.insert("steps".into(), Value::Object(outputs.iter().cloned().collect()));
+    names.insert("secrets".into(), Value::Object(secrets));
+    names
+}

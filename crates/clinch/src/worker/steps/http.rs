@@ -1,0 +1,70 @@
+//! `http:` one request to a target, with our idempotency key.
+
+use crate::effects::HttpCall;
+use crate::worker::scope::Scope;
+use bytes::Bytes;
+use clinch_core::expr::BadExpr;
+use clinch_core::key::IdempotencyKey;
+use clinch_core::payload::Payload;
+use clinch_core::worker::{HttpAction, HttpBody};
+use clinch_store::Claim;
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+/// The request that the step means for this event.
+pub fn plan(
+    action: &HttpAction,
+    step: &str,
+    claim: &Claim,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> Result<HttpCall, BadExpr> {
+    let url = text(&action.url, scope)?;
+    let url = url::Url::parse(&url).map_err(|error| BadExpr(format!("its url is not one: {error}")))?;
+    let method = Method::from_bytes(action.method.as_bytes()).map_err(|_| BadExpr("its method is not one".into()))?;
+    let (body, content_type) = body(action, payload, scope)?;
+    let mut headers = HeaderMap::new();
+    if let Some(content_type) = content_type {
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
+    for (name, template) in &action.headers {
+        let name =
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| BadExpr(format!("`{name}` is not a header name")))?;
+        let value = HeaderValue::from_str(&text(template, scope)?).map_err(|_| {
+            BadExpr(format!(
+                "the value of header `{name}` has characters that a header may not have"
+            ))
+        })?;
+        headers.insert(name, value);
+    }
+    let key = IdempotencyKey::of(claim.lease.job, step);
+    Ok(HttpCall {
+        method,
+        url,
+        headers,
+        body,
+        timeout: action.timeout,
+        key,
+    })
+}
+
+fn text(template: &clinch_core::expr::Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {
+    match template {
+        clinch_core::expr::Template::Plain(plain) => Ok(plain.clone()),
+        mixed => mixed.text(scope.names()),
+    }
+}
+
+fn body(
+    action: &HttpAction,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> Result<(Bytes, Option<&'static str>), BadExpr> {
+    const JSON: Option<&str> = Some("application/json");
+    Ok(match &action.body {
+        HttpBody::Empty => (Bytes::new(), None),
+        HttpBody::Event => (payload.body.clone(), JSON),
+        HttpBody::From(expr) => (expr.value(scope.names())?.to_string().into(), JSON),
+        HttpBody::Tree(tree) => (tree.value(scope.names())?.to_string().into(), JSON),
+        HttpBody::Text(template) => (text(template, scope)?.into(), Some("text/plain; charset=utf-8")),
+    })
+}

@@ -1,0 +1,3 @@
+//! What steps can do, one kind per file.
+
+pub mod http;

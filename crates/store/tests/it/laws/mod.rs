@@ -1,0 +1,134 @@
+//! The laws of the store: what must be true of every engine. A law is a sentence; it gets a new and empty world.
+
+// A law that no engine runs is dead code: it must be in the list below.
+#![deny(dead_code)]
+
+pub mod accept;
+pub mod claim;
+pub mod keep;
+pub mod ledger;
+pub mod read;
+pub mod revive;
+pub mod settle;
+mod world;
+
+pub use world::*;
+
+/// Every law, once: makes a test of each, in a world that `$open` makes.
+macro_rules! every_law {
+    ($open:path) => {
+        $crate::laws::every_law! {
+            @each $open;
+            accept {
+                p1_a_success_means_that_event_key_and_job_are_on_disk
+                p1_what_was_accepted_is_there_after_a_clean_stop
+                p2_a_duplicate_makes_no_second_job_and_gets_the_first_answer
+                p2_another_body_under_the_same_key_is_a_conflict_and_leaves_the_first_untouched
+                p2_keep_first_answers_another_body_like_a_duplicate
+                p2_keys_and_scopes_never_collide
+                p2_without_a_key_nothing_is_a_duplicate
+                p2_a_thousand_deliveries_at_once_are_one_event
+                p2_deliveries_of_many_keys_at_once_are_one_event_each
+                p2_a_key_is_known_after_a_kill
+                t_058_a_key_outlives_its_ttl_while_its_job_is_unfinished
+                t_059_an_expired_key_belongs_to_the_event_that_uses_it_next
+                a_duplicate_is_on_record_and_the_record_is_bounded
+                t_060_a_duplicate_revives_a_dead_letter_where_the_flow_says_so
+                a_duplicate_leaves_a_dead_letter_alone_by_default
+                a_duplicate_does_not_rule_on_an_unknown_effect
+                an_event_for_several_queues_has_a_job_in_each
+                ids_grow_even_when_the_clock_goes_back
+                ids_are_not_given_twice_when_rows_are_gone
+                t_072_no_key_is_readable_on_disk
+            }
+            claim {
+                p6_two_claimers_never_share_a_job
+                a_job_is_not_claimed_before_its_time
+                jobs_come_in_order_of_their_time_and_then_of_acceptance
+                queues_do_not_see_each_others_jobs
+                a_claim_takes_no_more_than_asked
+                a_claim_carries_what_was_accepted
+                a_claim_carries_its_payload_however_much_waits
+                p6_every_claim_has_a_bigger_fence_than_the_one_before
+                p6_who_lost_the_lease_changes_nothing
+                p6_a_lease_from_before_a_kill_changes_nothing
+                p11_a_renewed_lease_is_kept_and_a_lapsed_one_is_lost
+                p11_a_lapsed_job_goes_to_the_caller_under_a_new_fence
+                a_waiting_worker_is_woken_by_acceptance
+                a_waiting_worker_is_woken_by_a_retry_and_told_when_it_is_due
+            }
+            settle {
+                an_attempt_and_what_follows_from_it_are_one_change
+                what_was_settled_is_on_disk_when_it_is_answered
+                p4_a_retried_job_is_due_later_and_has_failed_once_more
+                a_buried_job_says_why_and_how_often_it_was_tried
+                p4_a_job_that_was_handed_back_is_charged_nothing
+                a_job_that_had_nothing_to_do_is_a_noop
+                a_lease_settles_once
+                p5_jobs_of_one_event_end_each_on_their_own
+                p12_a_job_keeps_the_version_it_was_accepted_with
+            }
+            ledger {
+                p3_an_intent_is_on_disk_before_it_is_answered
+                p3_a_kill_after_an_intent_leaves_the_job_to_be_settled_as_lost
+                p3_a_kill_after_a_conclusion_leaves_the_receipt_for_the_next_attempt
+                p3_a_lapsed_job_shows_what_its_worker_had_begun
+                the_last_conclusion_is_on_disk_with_the_attempt
+                p3_a_kill_before_any_intent_leaves_the_job_ready
+                an_effect_that_is_sent_again_is_one_row_that_counts
+                effects_come_in_the_order_of_their_first_intent
+                every_state_and_class_of_an_effect_reads_back
+            }
+            revive {
+                p8_a_replay_keeps_id_key_and_effects
+                p8_a_replay_has_its_attempts_before_it_again
+                p8_a_replay_is_on_record_with_actor_and_reason
+                p8_pressing_twice_is_pressing_once
+                p8_a_hundred_presses_at_once_are_one
+                p8_an_unknown_effect_asks_first_and_changes_nothing
+                p8_resend_opens_the_way_for_an_unknown_effect
+                p8_skip_takes_an_unknown_effect_as_done
+                p8_an_unknown_effect_that_may_be_sent_again_asks_nobody
+                p12_a_replay_runs_on_another_version_when_asked_to
+                only_a_dead_letter_is_revived
+                a_revived_job_survives_a_stop_however_old_it_is
+            }
+            keep {
+                retention_removes_a_finished_job_after_its_time
+                retention_keeps_a_dead_letter_for_its_own_time
+                retention_never_removes_an_unfinished_job
+                retention_never_removes_a_job_before_its_key_expires
+                an_event_goes_with_the_last_of_its_jobs
+                pruning_goes_in_bounded_steps
+                p5_what_retention_removed_is_accounted_for
+                a_key_is_free_when_its_event_is_gone
+                a_workspace_has_one_number
+            }
+            read {
+                a_list_shows_the_newest_first
+                a_list_is_filtered_by_state
+                a_list_is_filtered_by_flow_queue_and_reason
+                pages_show_every_job_once
+                pages_of_dead_letters_show_every_one_once_in_whatever_order_they_died
+                a_page_is_not_cut_short_by_jobs_that_run
+                dead_letters_are_grouped_by_flow_and_reason
+                latencies_are_those_of_the_window
+                a_key_leads_to_its_event
+                the_story_of_a_job_tells_everything
+                jobs_are_counted_by_flow_and_state
+                counts_are_the_same_after_a_stop
+                versions_of_unfinished_jobs_are_known
+                what_is_not_there_is_not_found
+            }
+        }
+    };
+    (@each $open:path; $($family:ident { $($law:ident)* })*) => {
+        $(mod $family {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $law() {
+                $crate::laws::$family::$law($open().await).await;
+            })*
+        })*
+    };
+}
+pub(crate) use every_law;

@@ -1,0 +1,335 @@
+//! The questions: what lists, pages, groups and figures say.
+
+use super::world::*;
+use clinch_core::death::Reason;
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::{Change, Ending, Word};
+use clinch_core::time::Timestamp;
+use clinch_store::read::JobFilter;
+use clinch_store::{NewEvent, VersionId};
+use std::time::Duration;
+
+fn all() -> JobFilter {
+    JobFilter {
+        limit: 100,
+        ..JobFilter::default()
+    }
+}
+
+async fn list(world: &World, filter: JobFilter) -> Vec<JobId> {
+    let page = world.jobs(filter).await.expect("read");
+    page.rows.iter().map(|row| row.id).collect()
+}
+
+/// Walks the pages as a client does: the last id of a page is where the next one begins.
+async fn walk(world: &World, filter: JobFilter) -> Vec<Vec<JobId>> {
+    let mut pages: Vec<Vec<JobId>> = Vec::new();
+    loop {
+        let before = pages.last().and_then(|page| page.last()).copied();
+        let page = world
+            .jobs(JobFilter {
+                before,
+                ..filter.clone()
+            })
+            .await
+            .expect("read");
+        pages.push(page.rows.iter().map(|row| row.id).collect());
+        if !page.more {
+            return pages;
+        }
+        assert!(pages.len() < 100, "the walk comes to an end");
+    }
+}
+
+fn of_flow(flow: &str, key: &str) -> NewEvent {
+    NewEvent {
+        flow: flow.into(),
+        ..event(key)
+    }
+}
+
+/// One job in every state, in the order of `Word::ALL`.
+async fn one_of_each(world: &World) -> Vec<(Word, JobId)> {
+    let noop = world.accepted(event("noop")).await;
+    let claim = world.take(later(0)).await;
+    let (at, ending) = (later(1), Ending::Noop);
+    world
+        .settles(claim.lease, settlement(at, "noop", Change::Finished { at, ending }))
+        .await;
+    let dead = world.dead("dead", later(0), Reason::AuthFailed).await;
+    let success = world.success(later(0)).await;
+    let retrying = world.accepted(event("retrying")).await;
+    let claim = world.take(later(0)).await;
+    world.settles(claim.lease, failed(later(1), later(50))).await;
+    let running = world.accepted(event("running")).await;
+    world.take(later(0)).await;
+    let queued = world.accepted(event("queued")).await;
+    vec![
+        (Word::Queued, queued.job),
+        (Word::Running, running.job),
+        (Word::Retrying, retrying.job),
+        (Word::Success, success.job),
+        (Word::Noop, noop.job),
+        (Word::Dead, dead.job),
+    ]
+}
+
+pub async fn a_list_shows_the_newest_first(world: World) {
+    let mut jobs = Vec::new();
+    for key in ["a", "b", "c"] {
+        jobs.push(world.accepted(event(key)).await.job);
+    }
+    jobs.reverse();
+    assert_eq!(list(&world, all()).await, jobs);
+}
+
+pub async fn a_list_is_filtered_by_state(world: World) {
+    let jobs = one_of_each(&world).await;
+    assert_eq!(jobs.len(), Word::ALL.len());
+    for (word, job) in jobs {
+        let filter = JobFilter {
+            word: Some(word),
+            ..all()
+        };
+        let page = world.jobs(filter).await.expect("read");
+        let found: Vec<_> = page.rows.iter().map(|row| (row.id, row.word)).collect();
+        assert_eq!((found, page.more), (vec![(job, word)], false));
+    }
+}
+
+pub async fn a_list_is_filtered_by_flow_queue_and_reason(world: World) {
+    let orders = world.dead("a", later(0), Reason::AuthFailed).await.job;
+    let other_reason = world.dead("b", later(0), Reason::Timeout).await.job;
+    let bills = world.accepted(of_flow("bills", "c")).await.job;
+    let elsewhere = NewEvent {
+        queues: vec!["elsewhere".into()],
+        ..of_flow("bills", "d")
+    };
+    let elsewhere = world.accepted(elsewhere).await.job;
+    let flow = |flow: &str| JobFilter {
+        flow: Some(flow.into()),
+        ..all()
+    };
+    assert_eq!(list(&world, flow("orders")).await, [other_reason, orders]);
+    assert_eq!(list(&world, flow("bills")).await, [elsewhere, bills]);
+    assert_eq!(list(&world, flow("nobody's")).await, []);
+    let queue = JobFilter {
+        queue: Some("elsewhere".into()),
+        ..all()
+    };
+    assert_eq!(list(&world, queue).await, [elsewhere]);
+    for word in [None, Some(Word::Dead)] {
+        let filter = JobFilter {
+            word,
+            reason: Some(Reason::AuthFailed),
+            ..all()
+        };
+        assert_eq!(list(&world, filter).await, [orders]);
+    }
+    let both = JobFilter {
+        word: Some(Word::Queued),
+        queue: Some("work".into()),
+        ..flow("bills")
+    };
+    assert_eq!(list(&world, both).await, [bills]);
+}
+
+pub async fn pages_show_every_job_once(world: World) {
+    let mut jobs = Vec::new();
+    for nth in 0..23 {
+        jobs.push(world.accepted(event(&format!("k{nth}"))).await.job);
+    }
+    jobs.reverse();
+    let pages = walk(&world, JobFilter { limit: 5, ..all() }).await;
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 5, 5, 3]);
+    assert_eq!(pages.concat(), jobs);
+    // A page that holds exactly the rest is the last.
+    let exact = walk(&world, JobFilter { limit: 23, ..all() }).await;
+    assert_eq!(exact.len(), 1);
+}
+
+pub async fn pages_of_dead_letters_show_every_one_once_in_whatever_order_they_died(world: World) {
+    for nth in 0..9 {
+        world.accepted(event(&format!("k{nth}"))).await;
+    }
+    let claims = world.claims("work", 9, later(0)).await;
+    // The oldest dies last, and some in the middle before either end.
+    for (nth, died) in [5, 0, 8, 3, 7, 1, 6, 2, 4].into_iter().zip(1..) {
+        let claim: &clinch_store::Claim = &claims[nth];
+        world.settles(claim.lease, buried(later(died), Reason::Timeout)).await;
+    }
+    let mut jobs: Vec<_> = claims.iter().map(|claim| claim.lease.job).collect();
+    jobs.reverse();
+    let filter = JobFilter {
+        word: Some(Word::Dead),
+        limit: 2,
+        ..all()
+    };
+    assert_eq!(walk(&world, filter).await.concat(), jobs);
+}
+
+pub async fn a_page_is_not_cut_short_by_jobs_that_run(world: World) {
+    for nth in 0..12 {
+        world.accepted(event(&format!("k{nth}"))).await;
+    }
+    let claims = world.claims("work", 12, later(0)).await;
+    let jobs: Vec<_> = claims.iter().map(|claim| claim.lease.job).collect();
+    // Oldest to newest: four queued, four retrying, four running.
+    for claim in &claims[..4] {
+        let end = clinch_store::Settlement {
+            charged: false,
+            ..settlement(later(1), "interrupted", Change::HandedBack { run_at: later(1) })
+        };
+        world.settles(claim.lease, end).await;
+    }
+    for claim in &claims[4..8] {
+        world.settles(claim.lease, failed(later(1), later(2))).await;
+    }
+    for (word, among) in [(Word::Queued, 0..4), (Word::Retrying, 4..8), (Word::Running, 8..12)] {
+        let filter = JobFilter {
+            word: Some(word),
+            limit: 3,
+            ..all()
+        };
+        let pages = walk(&world, filter).await;
+        let mut expected = jobs[among].to_vec();
+        expected.reverse();
+        assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1], "{word:?}");
+        assert_eq!(pages.concat(), expected, "{word:?}");
+    }
+}
+
+pub async fn dead_letters_are_grouped_by_flow_and_reason(world: World) {
+    world.dead("a", later(1), Reason::AuthFailed).await;
+    let newest = world.dead("b", later(5), Reason::AuthFailed).await;
+    world.dead("c", later(3), Reason::Timeout).await;
+    world.accepted(of_flow("bills", "d")).await;
+    world.bury(later(9), Reason::AuthFailed).await;
+    world.accepted(event("alive")).await;
+    let groups = world.dead_groups().await.expect("read");
+    let mut found: Vec<_> = groups.iter().map(|g| (&*g.flow, g.reason, g.jobs)).collect();
+    assert_eq!(found[0], ("orders", Reason::AuthFailed, 2), "the biggest first");
+    assert_eq!((groups[0].first_at, groups[0].last_at), (later(1), later(5)));
+    assert_eq!(groups[0].example, newest.job);
+    found.sort_unstable();
+    let rest = [
+        ("bills", Reason::AuthFailed, 1),
+        ("orders", Reason::AuthFailed, 2),
+        ("orders", Reason::Timeout, 1),
+    ];
+    assert_eq!(found, rest);
+}
+
+pub async fn latencies_are_those_of_the_window(world: World) {
+    // Received at 0, 100 and 200; each waits a while and runs for a second.
+    let run = async |key: &str, received: u64, ended: u64| {
+        let event = NewEvent {
+            received_at: later(received),
+            ..event(key)
+        };
+        world.accepted(event).await;
+        world.finish(later(ended)).await;
+    };
+    run("a", 0, 50).await;
+    run("b", 100, 105).await;
+    run("c", 200, 203).await;
+    world.accepted(event("unfinished")).await;
+    let seconds = |spans: &[Duration]| spans.iter().map(Duration::as_secs).collect::<Vec<_>>();
+    let found = world.latencies(later(100)).await.expect("read");
+    assert_eq!(seconds(&found.wait), [2, 4]);
+    assert_eq!(seconds(&found.run), [1, 1]);
+    assert_eq!(seconds(&found.end_to_end), [3, 5]);
+    assert!(!found.cut);
+    assert_eq!(world.latencies(later(0)).await.expect("read").end_to_end.len(), 3);
+    assert!(world.latencies(later(300)).await.expect("read").wait.is_empty());
+}
+
+pub async fn a_key_leads_to_its_event(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    for world in [world.after_a_kill().await, world] {
+        assert_eq!(world.key(key("k")).await.expect("read"), Some(accepted.event));
+        assert_eq!(world.key(key("other")).await.expect("read"), None);
+    }
+}
+
+pub async fn the_story_of_a_job_tells_everything(world: World) {
+    let accepted = world
+        .accepted(NewEvent {
+            status: 200,
+            version: VersionId(3),
+            ..event("k")
+        })
+        .await;
+    world.duplicate(event("k")).await;
+    let claim = world.take(later(1)).await;
+    world.settles(claim.lease, failed(later(2), later(9))).await;
+    let story = world.story(accepted.job).await;
+    let row = &story.row;
+    assert_eq!((row.id, row.event), (accepted.job, accepted.event));
+    assert_eq!((&*row.flow, &*row.queue, row.version), ("orders", "work", VersionId(3)));
+    assert_eq!(
+        (row.word, row.received_at, row.run_at),
+        (Word::Retrying, later(0), Some(later(9)))
+    );
+    assert_eq!((story.answer_status, story.key_until), (200, Some(later(0) + KEY_TTL)));
+    assert_eq!((story.attempts.len(), story.deliveries.len()), (1, 1));
+    assert_eq!(story.attempts[0].reason, Some(Reason::TargetDown));
+    assert_eq!(story.attempts[0].error.as_deref(), Some("the target answered 503"));
+}
+
+async fn counted(world: &World) -> (Vec<(Word, u64)>, Vec<(Reason, u64)>, Option<Timestamp>) {
+    let counts = world.counts().await.expect("read");
+    let mut live: Vec<_> = counts.live.iter().map(|(_, word, jobs)| (*word, *jobs)).collect();
+    live.retain(|(_, jobs)| *jobs > 0);
+    live.sort_unstable();
+    let mut dead: Vec<_> = counts.dead.iter().map(|(_, reason, jobs)| (*reason, *jobs)).collect();
+    dead.retain(|(_, jobs)| *jobs > 0);
+    dead.sort_unstable();
+    let oldest_dead = counts.oldest_dead.first().map(|(_, at)| *at);
+    (live, dead, oldest_dead)
+}
+
+pub async fn jobs_are_counted_by_flow_and_state(world: World) {
+    one_of_each(&world).await;
+    let live = vec![(Word::Queued, 1), (Word::Running, 1), (Word::Retrying, 1)];
+    let dead = vec![(Reason::AuthFailed, 1)];
+    assert_eq!(counted(&world).await, (live, dead, Some(later(0))));
+    let counts = world.counts().await.expect("read");
+    assert_eq!(counts.oldest.len(), 1);
+    assert_eq!((&*counts.oldest[0].0, counts.oldest[0].1), ("orders", later(0)));
+}
+
+pub async fn counts_are_the_same_after_a_stop(world: World) {
+    let revived = world.dead("revived", later(0), Reason::Timeout).await;
+    one_of_each(&world).await;
+    world.revives(revived.job, later(21)).await;
+    let world = world.after_a_stop().await;
+    // What ran without having begun anything is ready again.
+    let live = vec![(Word::Queued, 3), (Word::Retrying, 1)];
+    let dead = vec![(Reason::AuthFailed, 1)];
+    assert_eq!(counted(&world).await, (live, dead, Some(later(0))));
+}
+
+pub async fn versions_of_unfinished_jobs_are_known(world: World) {
+    for (key, version) in [("a", 1), ("b", 2), ("c", 3), ("d", 3)] {
+        let event = NewEvent {
+            version: VersionId(version),
+            ..event(key)
+        };
+        world.accepted(event).await;
+    }
+    world.finish(later(1)).await;
+    world.bury(later(1), Reason::Timeout).await;
+    assert_eq!(world.live_versions(), [VersionId(3)]);
+    let world = world.after_a_stop().await;
+    assert_eq!(world.live_versions(), [VersionId(3)]);
+}
+
+pub async fn what_is_not_there_is_not_found(world: World) {
+    assert!(world.job(JobId::from_number(7)).await.expect("read").is_none());
+    assert!(world.jobs_of(EventId::from_number(7)).await.expect("read").is_empty());
+    assert_eq!(list(&world, all()).await, []);
+    assert!(world.audit(10).await.expect("read").is_empty());
+    assert_eq!(world.next_due("work"), None);
+    world.adds_up().await;
+}

@@ -1,0 +1,153 @@
+//! settle: an attempt ends, and its row and the job's next state are one change.
+
+use super::world::*;
+use clinch_core::death::Reason;
+use clinch_core::job::{Change, Ending, Word};
+use clinch_store::{Held, NewEvent, Settlement, VersionId};
+
+pub async fn an_attempt_and_what_follows_from_it_are_one_change(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(5)).await;
+    let before = world.story(accepted.job).await;
+    assert_eq!((before.row.word, before.attempts.len()), (Word::Running, 0));
+    world.settles(claim.lease, finished(later(6))).await;
+    let after = world.story(accepted.job).await;
+    assert_eq!((after.row.word, after.row.ended_at), (Word::Success, Some(later(6))));
+    assert_eq!((after.row.attempts, after.row.failures), (1, 0));
+    let attempt = &after.attempts[0];
+    assert_eq!((attempt.no, &*attempt.outcome), (1, "success"));
+    assert_eq!((attempt.started_at, attempt.ended_at), (later(5), later(6)));
+    assert!(
+        world.claims("work", 1, later(1_000)).await.is_empty(),
+        "it never runs again"
+    );
+    world.adds_up().await;
+}
+
+pub async fn what_was_settled_is_on_disk_when_it_is_answered(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    world.settles(claim.lease, finished(later(1))).await;
+    let survivor = world.after_a_kill().await;
+    let story = survivor.story(accepted.job).await;
+    assert_eq!((story.row.word, story.attempts.len()), (Word::Success, 1));
+    assert!(survivor.claims("work", 1, later(1_000)).await.is_empty());
+    survivor.adds_up().await;
+}
+
+pub async fn p4_a_retried_job_is_due_later_and_has_failed_once_more(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let mut world = world;
+    for turn in 1..=3u32 {
+        let now = later(u64::from(turn) * 100);
+        let claim = world.take(now).await;
+        assert_eq!((claim.failures, claim.attempts), (turn - 1, turn - 1));
+        world
+            .settles(claim.lease, failed(now, later(u64::from(turn) * 100 + 50)))
+            .await;
+        world.adds_up().await;
+        world = world.after_a_kill().await;
+        let row = world.story(accepted.job).await.row;
+        assert_eq!((row.word, row.failures, row.attempts), (Word::Retrying, turn, turn));
+        assert_eq!(row.run_at, Some(later(u64::from(turn) * 100 + 50)));
+        assert_eq!(row.error.as_deref(), Some("the target answered 503"));
+    }
+    let claim = world.take(later(1_000)).await;
+    assert_eq!(claim.first_attempt_at, Some(later(99)), "the first one stays the first");
+}
+
+pub async fn a_buried_job_says_why_and_how_often_it_was_tried(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    world.settles(claim.lease, failed(later(1), later(2))).await;
+    world.bury(later(2), Reason::RejectedByTarget).await;
+    for world in [world.after_a_kill().await, world] {
+        let story = world.story(accepted.job).await;
+        assert_eq!(story.row.word, Word::Dead);
+        assert_eq!(story.row.reason, Some(Reason::RejectedByTarget));
+        assert_eq!(story.row.error.as_deref(), Some("the target answered 404"));
+        assert_eq!((story.row.attempts, story.row.failures), (2, 2));
+        let reasons: Vec<_> = story.attempts.iter().map(|attempt| attempt.reason).collect();
+        assert_eq!(reasons, [Some(Reason::TargetDown), Some(Reason::RejectedByTarget)]);
+        assert!(world.claims("work", 1, later(1_000)).await.is_empty());
+        world.adds_up().await;
+    }
+}
+
+pub async fn p4_a_job_that_was_handed_back_is_charged_nothing(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    let end = Settlement {
+        charged: false,
+        ..settlement(later(1), "interrupted", Change::HandedBack { run_at: later(1) })
+    };
+    world.settles(claim.lease, end).await;
+    for world in [world.after_a_kill().await, world] {
+        let story = world.story(accepted.job).await;
+        assert_eq!((story.row.word, story.row.failures), (Word::Queued, 0));
+        assert_eq!(story.attempts.len(), 1, "but it is on record");
+        assert_eq!(world.take(later(1)).await.failures, 0);
+        world.adds_up().await;
+    }
+}
+
+pub async fn a_job_that_had_nothing_to_do_is_a_noop(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    let change = Change::Finished {
+        at: later(1),
+        ending: Ending::Noop,
+    };
+    world.settles(claim.lease, settlement(later(1), "noop", change)).await;
+    assert_eq!(world.story(accepted.job).await.row.word, Word::Noop);
+    world.adds_up().await;
+}
+
+pub async fn a_lease_settles_once(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    let mut ends = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let (store, lease) = (world.clone(), claim.lease);
+        ends.spawn(async move { store.settle(lease, failed(later(1), later(2))).await.expect("answered") });
+    }
+    let answers = ends.join_all().await;
+    assert_eq!(answers.iter().filter(|held| **held == Held::Held).count(), 1);
+    let row = world.story(accepted.job).await.row;
+    assert_eq!((row.attempts, row.failures), (1, 1));
+    world.adds_up().await;
+}
+
+pub async fn p5_jobs_of_one_event_end_each_on_their_own(world: World) {
+    let accepted = world
+        .accepted(NewEvent {
+            queues: vec!["work".into(), "other".into()],
+            ..event("k")
+        })
+        .await;
+    world.finish(later(1)).await;
+    let words = async |world: &World| -> Vec<Word> {
+        let jobs = world.jobs_of(accepted.event).await.expect("read");
+        jobs.iter().map(|row| row.word).collect()
+    };
+    assert_eq!(words(&world).await, [Word::Success, Word::Queued]);
+    let world = world.after_a_stop().await;
+    assert_eq!(words(&world).await, [Word::Success, Word::Queued]);
+    assert_eq!(world.claims("other", 1, later(2)).await.len(), 1);
+    world.adds_up().await;
+}
+
+pub async fn p12_a_job_keeps_the_version_it_was_accepted_with(world: World) {
+    let old = world.activate([1; 32], "old".into(), later(0)).await.expect("known");
+    let event = NewEvent {
+        version: old,
+        ..event("k")
+    };
+    world.accepted(event).await;
+    let new = world.activate([2; 32], "new".into(), later(1)).await.expect("known");
+    assert!(new > old && old > VersionId(0));
+    let claim = world.take(later(2)).await;
+    world.settles(claim.lease, failed(later(3), later(4))).await;
+    let world = world.after_a_stop().await;
+    assert_eq!(world.take(later(5)).await.version, old);
+}

@@ -1,0 +1,297 @@
+//! The world of a law: one engine with one store in it, and the few moves from which every law is told.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Idempotency, Receipt};
+use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
+use clinch_core::id::JobId;
+use clinch_core::job::{Change, Ending};
+use clinch_core::key::{DedupKey, Fingerprint, Pepper};
+use clinch_core::time::Timestamp;
+use clinch_store::read::{JobFilter, JobStory};
+use clinch_store::sqlite::Report;
+use clinch_store::{
+    Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, LeaseRef, NewEffect, NewEvent, Pruned, Retention,
+    ReviveAsk, Revived, Settlement, Store, VersionId,
+};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const PEPPER: [u8; 32] = [7; 32];
+pub const KEY_TTL: Duration = Duration::from_secs(86_400);
+pub const LEASE: Duration = Duration::from_secs(60);
+pub const RETENTION: Duration = Duration::from_secs(4 * 86_400);
+
+const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
+
+/// So many seconds after the world began. Time is handed in; no law waits for it.
+pub fn later(seconds: u64) -> Timestamp {
+    START + Duration::from_secs(seconds)
+}
+
+/// Where a store lives and what can be done to it from outside.
+#[async_trait]
+pub trait Engine: Send + Sync {
+    async fn open(&self) -> Arc<dyn Store>;
+    /// The place as a kill at this very moment would leave it. The store in it stays as it is.
+    async fn copy(&self) -> Box<dyn Engine>;
+    async fn verify(&self, now: Timestamp) -> Report;
+    /// Every byte that is kept.
+    async fn bytes(&self) -> Vec<u8>;
+}
+
+pub struct World {
+    engine: Box<dyn Engine>,
+    store: Arc<dyn Store>,
+}
+
+impl Deref for World {
+    type Target = Arc<dyn Store>;
+    fn deref(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+}
+
+impl World {
+    pub async fn new(engine: Box<dyn Engine>) -> World {
+        let store = engine.open().await;
+        World { engine, store }
+    }
+
+    /// What a kill at this moment leaves, started again.
+    pub async fn after_a_kill(&self) -> World {
+        World::new(self.engine.copy().await).await
+    }
+
+    /// Stopped in good order and started again.
+    pub async fn after_a_stop(self) -> World {
+        drop(self.store);
+        World::new(self.engine).await
+    }
+
+    pub async fn bytes(&self) -> Vec<u8> {
+        self.engine.bytes().await
+    }
+
+    pub async fn report(&self, now: Timestamp) -> Report {
+        self.engine.verify(now).await
+    }
+
+    /// P5: everything adds up, while no key has expired yet.
+    pub async fn adds_up(&self) {
+        self.adds_up_at(later(0)).await;
+    }
+
+    pub async fn adds_up_at(&self, now: Timestamp) {
+        assert_eq!(self.report(now).await.problems, Vec::<String>::new());
+    }
+
+    pub async fn accepted(&self, event: NewEvent) -> Accepted {
+        match self.accept(event).await.expect("accepted") {
+            Acceptance::Fresh(accepted) => accepted,
+            other => panic!("not fresh: {other:?}"),
+        }
+    }
+
+    pub async fn duplicate(&self, event: NewEvent) -> Accepted {
+        match self.accept(event).await.expect("accepted") {
+            Acceptance::Duplicate(accepted) => accepted,
+            other => panic!("not a duplicate: {other:?}"),
+        }
+    }
+
+    pub async fn claims(&self, queue: &str, most: usize, now: Timestamp) -> Vec<Claim> {
+        let ask = ClaimAsk {
+            queue: queue.into(),
+            most,
+            now,
+            until: now + LEASE,
+        };
+        self.claim(ask).await.expect("claimed")
+    }
+
+    /// Takes the one job that is due in the queue `work`.
+    pub async fn take(&self, now: Timestamp) -> Claim {
+        let mut claims = self.claims("work", 1, now).await;
+        claims.pop().expect("a job is due")
+    }
+
+    pub async fn story(&self, job: JobId) -> JobStory {
+        self.job(job).await.expect("read").expect("the job is there")
+    }
+
+    /// How many jobs there are, in whatever state.
+    pub async fn jobs_len(&self) -> usize {
+        let filter = JobFilter {
+            limit: 1_000,
+            ..JobFilter::default()
+        };
+        self.jobs(filter).await.expect("read").rows.len()
+    }
+
+    pub async fn intends(&self, lease: LeaseRef, step: &str, class: Idempotency, at: Timestamp) -> Held {
+        let effect = NewEffect {
+            name: step.into(),
+            class,
+            at,
+        };
+        self.intend(lease, effect).await.expect("answered")
+    }
+
+    pub async fn concludes(&self, lease: LeaseRef, step: &str, state: EffectState, at: Timestamp) -> Held {
+        let name = step.into();
+        self.conclude(lease, Conclusion { name, state, at })
+            .await
+            .expect("answered")
+    }
+
+    pub async fn settles(&self, lease: LeaseRef, end: Settlement) {
+        assert_eq!(self.settle(lease, end).await.expect("answered"), Held::Held);
+    }
+
+    /// Accepts one event without a key, and brings its job to a good end.
+    pub async fn success(&self, at: Timestamp) -> Accepted {
+        let accepted = self
+            .accepted(NewEvent {
+                received_at: at,
+                dedup: None,
+                ..event("success")
+            })
+            .await;
+        self.finish(at).await;
+        accepted
+    }
+
+    /// Brings the next job to a good end.
+    pub async fn finish(&self, at: Timestamp) {
+        let claim = self.take(at).await;
+        self.settles(claim.lease, finished(at)).await;
+    }
+
+    /// Accepts an event under this key and lets it become a dead letter.
+    pub async fn dead(&self, key: &str, at: Timestamp, reason: Reason) -> Accepted {
+        let event = NewEvent {
+            received_at: at,
+            ..event(key)
+        };
+        let accepted = self.accepted(event).await;
+        self.bury(at, reason).await;
+        accepted
+    }
+
+    pub async fn bury(&self, at: Timestamp, reason: Reason) {
+        let claim = self.take(at).await;
+        self.settles(claim.lease, buried(at, reason)).await;
+    }
+
+    /// A dead letter whose one effect may or may not have happened.
+    pub async fn unknown(&self, key: &str, class: Idempotency) -> Accepted {
+        let accepted = self.accepted(event(key)).await;
+        let claim = self.take(later(1)).await;
+        self.intends(claim.lease, "post", class, later(1)).await;
+        let end = Settlement {
+            conclusion: Some(Conclusion {
+                name: "post".into(),
+                state: EffectState::Unknown,
+                at: later(2),
+            }),
+            ..buried(later(2), Reason::UnknownOutcome)
+        };
+        self.settles(claim.lease, end).await;
+        accepted
+    }
+
+    pub async fn revives(&self, job: JobId, at: Timestamp) -> Revived {
+        self.revive(replay(job, at)).await.expect("answered")
+    }
+
+    pub async fn prunes(&self, now: Timestamp) -> Pruned {
+        let retention = Retention {
+            default: RETENTION,
+            ..Retention::default()
+        };
+        self.prune(now, retention, 1_000).await.expect("pruned")
+    }
+}
+
+pub fn key(text: &str) -> DedupKey {
+    DedupKey::scoped(&Pepper::new(&PEPPER), "default", "/orders", text)
+}
+
+pub fn dedup(text: &str, body: &[u8]) -> Dedup {
+    Dedup {
+        key: key(text),
+        fingerprint: Fingerprint::of("POST", body),
+        ttl: KEY_TTL,
+        on_conflict: OnConflict::Reject,
+        on_duplicate_of_dead: OnDuplicateOfDead::Keep,
+    }
+}
+
+/// One delivery for the queue `work`, received when the world began.
+pub fn event(key: &str) -> NewEvent {
+    NewEvent {
+        flow: "orders".into(),
+        version: VersionId(1),
+        received_at: later(0),
+        dedup: Some(dedup(key, b"the body")),
+        status: 202,
+        payload: Bytes::from_static(b"the payload"),
+        queues: vec!["work".into()],
+    }
+}
+
+/// The end of an attempt that took a second.
+pub fn settlement(ended_at: Timestamp, outcome: &'static str, change: Change) -> Settlement {
+    Settlement {
+        started_at: ended_at - Duration::from_secs(1),
+        ended_at,
+        outcome,
+        reason: None,
+        error: None,
+        charged: true,
+        change,
+        conclusion: None,
+    }
+}
+
+pub fn finished(at: Timestamp) -> Settlement {
+    let ending = Ending::Success;
+    settlement(at, "success", Change::Finished { at, ending })
+}
+
+pub fn failed(at: Timestamp, run_at: Timestamp) -> Settlement {
+    Settlement {
+        reason: Some(Reason::TargetDown),
+        error: Some("the target answered 503".into()),
+        ..settlement(at, "failed", Change::Retried { run_at })
+    }
+}
+
+pub fn buried(at: Timestamp, reason: Reason) -> Settlement {
+    Settlement {
+        reason: Some(reason),
+        error: Some("the target answered 404".into()),
+        ..settlement(at, "refused", Change::Buried { at, reason })
+    }
+}
+
+pub fn replay(job: JobId, at: Timestamp) -> ReviveAsk {
+    ReviveAsk {
+        job,
+        actor: "alice".into(),
+        reason: "the target is back".into(),
+        at,
+        version: None,
+        unknown: None,
+    }
+}
+
+pub fn done() -> EffectState {
+    EffectState::Done(Receipt {
+        status: 201,
+        body: Bytes::from_static(b"{\"id\":7}"),
+    })
+}
