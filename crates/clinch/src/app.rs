@@ -47,23 +47,13 @@ pub struct Roles {
 }
 
 impl Roles {
-    pub const ALL: Roles = Roles {
-        intake: true,
-        worker: true,
-        keeper: true,
-        admin: true,
-    };
+    pub const ALL: Roles = Roles { intake: true, worker: true, keeper: true, admin: true };
 }
 
 impl FromStr for Roles {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut roles = Roles {
-            intake: false,
-            worker: false,
-            keeper: false,
-            admin: false,
-        };
+        let mut roles = Roles { intake: false, worker: false, keeper: false, admin: false };
         for word in text.split(',').map(str::trim) {
             match word {
                 "intake" => roles.intake = true,
@@ -71,9 +61,7 @@ impl FromStr for Roles {
                 "keeper" => roles.keeper = true,
                 "admin" => roles.admin = true,
                 _ => {
-                    return Err(format!(
-                        "`{word}` is not a role; the roles are intake, worker, keeper, admin"
-                    ));
+                    return Err(format!("`{word}` is not a role; the roles are intake, worker, keeper, admin"));
                 }
             }
         }
@@ -135,9 +123,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
 
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let version = files.version();
-    let live = store
-        .activate(*version.as_bytes(), files.to_json(), clock.now())
-        .await?;
+    let live = store.activate(*version.as_bytes(), files.to_json(), clock.now()).await?;
     let metrics = Arc::new(Metrics::new(&workspace, &version.to_string()));
     let house = House {
         store,
@@ -158,8 +144,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         card: options.data_dir.join("server.json"),
     };
     app.open(intake, admin, token, &options);
-    app.leave_card()
-        .map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
+    app.leave_card().map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
     Ok(app)
 }
 
@@ -170,10 +155,7 @@ fn checked(files: &Files) -> Result<(Workspace, Vec<Problem>), StartError> {
             "there is no workspace here: a directory with flows/*.yml, workers/*.yml and queues.yml is needed; name it with --workspace".into(),
         ));
     }
-    let refuse = |problems| StartError::Config {
-        files: files.clone(),
-        problems,
-    };
+    let refuse = |problems| StartError::Config { files: files.clone(), problems };
     let (workspace, warnings) = config::load(files).map_err(refuse)?;
     if !workspace.refusals().is_empty() {
         return Err(refuse(workspace.refusals().to_vec()));
@@ -184,24 +166,20 @@ fn checked(files: &Files) -> Result<(Workspace, Vec<Problem>), StartError> {
 async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<TcpListener, StartError> {
     let address = asked.map_or_else(|| default.to_string(), |address| address.to_string());
     TcpListener::bind(&address).await.map_err(|error| {
-        StartError::Io(format!(
-            "{address} cannot be listened on: {error}; choose another address with {flag}"
-        ))
+        StartError::Io(format!("{address} cannot be listened on: {error}; choose another address with {flag}"))
     })
 }
 
 fn store_directory(options: &Options) -> Result<PathBuf, StartError> {
     match options.store.as_deref() {
         None => Ok(options.data_dir.clone()),
-        Some(store) => store
-            .strip_prefix("sqlite:")
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from)
-            .ok_or_else(|| {
+        Some(store) => {
+            store.strip_prefix("sqlite:").filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(|| {
                 StartError::Io(format!(
                     "`--store {store}` is not known to this version; write sqlite:DIRECTORY, or leave it out"
                 ))
-            }),
+            })
+        }
     }
 }
 
@@ -290,10 +268,7 @@ pub async fn serve(options: Options) -> Result<(), StartError> {
         () = signal() => {}
         () = app.house.stop.cancelled() => return Err(StartError::Io("clinch stopped; the log says why".into())),
     }
-    eprintln!(
-        "stopping: no new events or jobs; jobs under way have {}",
-        clinch_core::time::human(grace)
-    );
+    eprintln!("stopping: no new events or jobs; jobs under way have {}", clinch_core::time::human(grace));
     app.stop().await;
     eprintln!("stopped");
     Ok(())
@@ -302,11 +277,7 @@ pub async fn serve(options: Options) -> Result<(), StartError> {
 impl App {
     fn greet(&self) {
         let workspace = &self.house.versions.workspace;
-        eprintln!(
-            "clinch {}  workspace {}",
-            env!("CARGO_PKG_VERSION"),
-            self.files.version()
-        );
+        eprintln!("clinch {}  workspace {}", env!("CARGO_PKG_VERSION"), self.files.version());
         if let Some(intake) = self.intake {
             for flow in &workspace.flows {
                 for route in &flow.routes {
@@ -325,7 +296,16 @@ impl App {
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");
         }
+        for warning in &self.warnings {
+            self.warn(warning);
+        }
         eprintln!("ready");
+    }
+
+    fn warn(&self, warning: &Problem) {
+        let text = self.files.0.iter().find(|(path, _)| *path == warning.file).map_or("", |(_, text)| text);
+        let (line, column) = config::position(text, warning.span.start);
+        eprintln!("  warning  {}:{line}:{column}: {} [{}]", warning.file, warning.message, warning.code);
     }
 }
 

@@ -20,11 +20,7 @@ impl Secrets {
                 }
             }
         }
-        if missing.is_empty() {
-            Ok(Secrets(found))
-        } else {
-            Err(missing)
-        }
+        if missing.is_empty() { Ok(Secrets(found)) } else { Err(missing) }
     }
 
     /// A job that was accepted with an older workspace may name one that the live workspace no longer has.

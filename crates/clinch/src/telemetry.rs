@@ -90,12 +90,8 @@ impl IntakeOutcome {
     }
 }
 
-const SHORT_SECONDS: [f64; 13] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
-];
-const LONG_SECONDS: [f64; 14] = [
-    0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86_400.0,
-];
+const SHORT_SECONDS: [f64; 13] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
+const LONG_SECONDS: [f64; 14] = [0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86_400.0];
 
 fn short() -> Histogram {
     Histogram::new(SHORT_SECONDS)
@@ -110,16 +106,7 @@ fn tries() -> Histogram {
 }
 
 fn bytes() -> Histogram {
-    Histogram::new([
-        256.0,
-        1024.0,
-        4096.0,
-        16_384.0,
-        65_536.0,
-        262_144.0,
-        1_048_576.0,
-        10_485_760.0,
-    ])
+    Histogram::new([256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0, 10_485_760.0])
 }
 
 pub struct Metrics {
@@ -167,17 +154,9 @@ impl Metrics {
             }};
         }
         let build: Family<Build, Gauge> = register!("build_info", "This build", Family::default());
-        build
-            .get_or_create(&Build {
-                version: env!("CARGO_PKG_VERSION").into(),
-            })
-            .set(1);
+        build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION").into() }).set(1);
         let config: Family<Config, Gauge> = register!("config_info", "The live workspace", Family::default());
-        config
-            .get_or_create(&Config {
-                version: version.into(),
-            })
-            .set(1);
+        config.get_or_create(&Config { version: version.into() }).set(1);
         let metrics = Metrics {
             intake_requests: register!("intake_requests", "Requests by how they ended", Family::default()),
             intake_seconds: register!(
@@ -217,11 +196,7 @@ impl Metrics {
                 "Attempts per ended job",
                 Family::new_with_constructor(tries as fn() -> Histogram)
             ),
-            lease_expirations: register!(
-                "lease_expirations",
-                "Work taken back from a lost worker",
-                Family::default()
-            ),
+            lease_expirations: register!("lease_expirations", "Work taken back from a lost worker", Family::default()),
             step_attempts: register!("step_attempts", "Steps that were tried, by outcome", Family::default()),
             step_seconds: register!(
                 "step_duration_seconds",
@@ -233,23 +208,11 @@ impl Metrics {
             dead_entered: register!("dlq_entered", "Jobs that became dead letters", Family::default()),
             dead_left: register!("dlq_left", "Dead letters that left", Family::default()),
             replays: register!("replay_jobs", "Replayed jobs by outcome", Family::default()),
-            retention_deleted: register!(
-                "retention_deleted",
-                "Rows that outlived their retention",
-                Family::default()
-            ),
+            retention_deleted: register!("retention_deleted", "Rows that outlived their retention", Family::default()),
             jobs: register!("jobs", "Unfinished jobs now", Family::default()),
-            oldest: register!(
-                "job_oldest_age_seconds",
-                "Age of the oldest unfinished job",
-                Family::default()
-            ),
+            oldest: register!("job_oldest_age_seconds", "Age of the oldest unfinished job", Family::default()),
             dead: register!("dlq_jobs", "Dead letters now", Family::default()),
-            dead_oldest: register!(
-                "dlq_oldest_age_seconds",
-                "Age of the oldest dead letter",
-                Family::default()
-            ),
+            dead_oldest: register!("dlq_oldest_age_seconds", "Age of the oldest dead letter", Family::default()),
             workers: register!("workers", "Places of workers", Family::default()),
             store_commits: register!("store_commits", "Transactions since the start", Gauge::default()),
             store_commit_seconds: register!(
@@ -259,11 +222,7 @@ impl Metrics {
             ),
             store_bytes: register!("store_bytes", "Size of the store", Gauge::default()),
             store_free: register!("store_free_bytes", "Room left on its disk", Gauge::default()),
-            store_errors: register!(
-                "store_errors",
-                "Transactions that failed since the start",
-                Gauge::default()
-            ),
+            store_errors: register!("store_errors", "Transactions that failed since the start", Gauge::default()),
             registry,
         };
         metrics.begin(workspace);
@@ -276,35 +235,22 @@ impl Metrics {
             let _ = self.intake_seconds.get_or_create(&BySource { source: name.clone() });
             for outcome in IntakeOutcome::ALL {
                 let outcome = outcome.word().into();
-                let _ = self.intake_requests.get_or_create(&BySourceOutcome {
-                    source: name.clone(),
-                    outcome,
-                });
+                let _ = self.intake_requests.get_or_create(&BySourceOutcome { source: name.clone(), outcome });
             }
             for outcome in ["success", "noop", "dead_letter"] {
-                let _ = self.finished.get_or_create(&ByFlowOutcome {
-                    flow: name.clone(),
-                    outcome: outcome.into(),
-                });
+                let _ = self.finished.get_or_create(&ByFlowOutcome { flow: name.clone(), outcome: outcome.into() });
             }
             for layer in ["intake", "effect"] {
-                let _ = self.short_circuits.get_or_create(&ByLayerFlow {
-                    layer: layer.into(),
-                    flow: name.clone(),
-                });
+                let _ = self.short_circuits.get_or_create(&ByLayerFlow { layer: layer.into(), flow: name.clone() });
             }
             for reason in Reason::ALL {
-                let _ = self.dead_entered.get_or_create(&ByFlowReason {
-                    flow: name.clone(),
-                    reason: reason.word().into(),
-                });
+                let _ =
+                    self.dead_entered.get_or_create(&ByFlowReason { flow: name.clone(), reason: reason.word().into() });
             }
             let _ = self.lease_expirations.get_or_create(&ByFlow { flow: name });
         }
         for outcome in ["performed", "already_done", "not_done", "unknown"] {
-            let _ = self.effects.get_or_create(&ByOutcome {
-                outcome: outcome.into(),
-            });
+            let _ = self.effects.get_or_create(&ByOutcome { outcome: outcome.into() });
         }
     }
 
@@ -313,59 +259,31 @@ impl Metrics {
         let (job, flow) = (claim.lease.job, Label::from(&claim.flow));
         let error = failure.map_or("", |failure| failure.error.as_str());
         let ended = |outcome: &str| {
-            let labels = ByFlowOutcome {
-                flow: flow.clone(),
-                outcome: outcome.into(),
-            };
+            let labels = ByFlowOutcome { flow: flow.clone(), outcome: outcome.into() };
             self.finished.get_or_create(&labels).inc();
-            self.end_to_end_seconds
-                .get_or_create(&labels)
-                .observe(now.since(claim.received_at).as_secs_f64());
-            self.tries
-                .get_or_create(&labels)
-                .observe(f64::from(claim.attempts) + 1.0);
+            self.end_to_end_seconds.get_or_create(&labels).observe(now.since(claim.received_at).as_secs_f64());
+            self.tries.get_or_create(&labels).observe(f64::from(claim.attempts) + 1.0);
             if claim.replays > 0 {
                 let outcome = if outcome == "dead_letter" { "failed" } else { outcome };
-                self.replays
-                    .get_or_create(&ByFlowOutcome {
-                        flow: flow.clone(),
-                        outcome: outcome.into(),
-                    })
-                    .inc();
+                self.replays.get_or_create(&ByFlowOutcome { flow: flow.clone(), outcome: outcome.into() }).inc();
             }
         };
         match change {
             Change::Finished { ending, .. } => {
                 ended(if ending == Ending::Success { "success" } else { "noop" });
                 if claim.replays > 0 {
-                    self.dead_left
-                        .get_or_create(&ByFlowHow {
-                            flow,
-                            how: "replayed_ok".into(),
-                        })
-                        .inc();
+                    self.dead_left.get_or_create(&ByFlowHow { flow, how: "replayed_ok".into() }).inc();
                 }
                 tracing::debug!(job.id = %job, "{job} ended well");
             }
             Change::Retried { run_at } => {
                 let reason = failure.map_or(Reason::Internal, |failure| failure.reason).word().into();
-                self.retries
-                    .get_or_create(&ByFlowStepReason {
-                        flow,
-                        step: step.into(),
-                        reason,
-                    })
-                    .inc();
+                self.retries.get_or_create(&ByFlowStepReason { flow, step: step.into(), reason }).inc();
                 tracing::info!(job.id = %job, attempt.no = claim.attempts + 1, "{job} failed and is tried again at {run_at}: {error}");
             }
             Change::Buried { reason, .. } => {
                 ended("dead_letter");
-                self.dead_entered
-                    .get_or_create(&ByFlowReason {
-                        flow,
-                        reason: reason.word().into(),
-                    })
-                    .inc();
+                self.dead_entered.get_or_create(&ByFlowReason { flow, reason: reason.word().into() }).inc();
                 tracing::warn!(job.id = %job, attempt.no = claim.attempts + 1, "{job} is a dead letter ({reason}): {error}");
             }
             Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
@@ -381,45 +299,27 @@ impl Metrics {
         self.dead_oldest.clear();
         for word in [Word::Queued, Word::Running, Word::Retrying] {
             for (flow, _, _) in &counts.live {
-                let _ = self.jobs.get_or_create(&ByFlowState {
-                    flow: flow.into(),
-                    state: word.as_str().into(),
-                });
+                let _ = self.jobs.get_or_create(&ByFlowState { flow: flow.into(), state: word.as_str().into() });
             }
         }
         for (flow, word, jobs) in &counts.live {
-            let labels = ByFlowState {
-                flow: flow.into(),
-                state: word.as_str().into(),
-            };
-            self.jobs
-                .get_or_create(&labels)
-                .set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+            let labels = ByFlowState { flow: flow.into(), state: word.as_str().into() };
+            self.jobs.get_or_create(&labels).set(i64::try_from(*jobs).unwrap_or(i64::MAX));
         }
         for (flow, reason, jobs) in &counts.dead {
-            let labels = ByFlowReason {
-                flow: flow.into(),
-                reason: reason.word().into(),
-            };
-            self.dead
-                .get_or_create(&labels)
-                .set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+            let labels = ByFlowReason { flow: flow.into(), reason: reason.word().into() };
+            self.dead.get_or_create(&labels).set(i64::try_from(*jobs).unwrap_or(i64::MAX));
         }
         for (ages, family) in [(&counts.oldest, &self.oldest), (&counts.oldest_dead, &self.dead_oldest)] {
             for (flow, since) in ages {
-                family
-                    .get_or_create(&ByFlow { flow: flow.into() })
-                    .set(now.since(*since).as_secs_f64());
+                family.get_or_create(&ByFlow { flow: flow.into() }).set(now.since(*since).as_secs_f64());
             }
         }
-        self.store_commits
-            .set(i64::try_from(health.commits).unwrap_or(i64::MAX));
+        self.store_commits.set(i64::try_from(health.commits).unwrap_or(i64::MAX));
         self.store_commit_seconds.set(health.commit_seconds);
         self.store_bytes.set(i64::try_from(health.bytes).unwrap_or(i64::MAX));
-        self.store_free
-            .set(i64::try_from(health.free_bytes).unwrap_or(i64::MAX));
-        self.store_errors
-            .set(i64::try_from(health.write_errors).unwrap_or(i64::MAX));
+        self.store_free.set(i64::try_from(health.free_bytes).unwrap_or(i64::MAX));
+        self.store_errors.set(i64::try_from(health.write_errors).unwrap_or(i64::MAX));
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a string does not fail");
         text
@@ -436,15 +336,12 @@ pub enum LogFormat {
 pub fn start_logging(format: LogFormat) {
     use tracing_subscriber::EnvFilter;
     let filter = EnvFilter::try_from_env("CLINCH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second start in one process (a test) keeps the first.
     let _ = match format {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
-        LogFormat::Text => builder
-            .with_target(false)
-            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-            .try_init(),
+        LogFormat::Text => {
+            builder.with_target(false).with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init()
+        }
     };
 }

@@ -27,10 +27,7 @@ pub fn read_files(directory: &Path) -> std::io::Result<Files> {
         for entry in std::fs::read_dir(directory.join(folder))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if name.ends_with(".yml") || name.ends_with(".yaml") {
-                files.push((
-                    format!("{folder}/{name}"),
-                    read_text(&directory.join(folder).join(&name))?,
-                ));
+                files.push((format!("{folder}/{name}"), read_text(&directory.join(folder).join(&name))?));
             }
         }
     }
@@ -53,11 +50,7 @@ pub struct Versions {
 
 impl Versions {
     pub fn new(live: VersionId, workspace: Arc<Workspace>) -> Self {
-        Versions {
-            live,
-            workspace,
-            older: Mutex::default(),
-        }
+        Versions { live, workspace, older: Mutex::default() }
     }
 
     /// The workspace that a job runs; `None` when the store does not have it or it can no longer be read.

@@ -38,11 +38,7 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(reason: Reason, error: impl Into<String>) -> Self {
-        Failure {
-            reason,
-            error: error.into(),
-            retry_after: None,
-        }
+        Failure { reason, error: error.into(), retry_after: None }
     }
 }
 
@@ -70,14 +66,12 @@ impl Outcome {
             Outcome::Failed(failure) | Outcome::Refused(failure) | Outcome::Unknown { failure, .. } => {
                 Some(failure.clone())
             }
-            Outcome::Lost { open: None } => Some(Failure::new(
-                Reason::Internal,
-                "the worker was lost before it sent anything",
-            )),
-            Outcome::Lost { open: Some(_) } => Some(Failure::new(
-                Reason::UnknownOutcome,
-                "the worker was lost after it had begun to send",
-            )),
+            Outcome::Lost { open: None } => {
+                Some(Failure::new(Reason::Internal, "the worker was lost before it sent anything"))
+            }
+            Outcome::Lost { open: Some(_) } => {
+                Some(Failure::new(Reason::UnknownOutcome, "the worker was lost after it had begun to send"))
+            }
             Outcome::Succeeded(_) | Outcome::Interrupted => None,
         }
     }
@@ -96,42 +90,21 @@ pub fn verdict(outcome: &Outcome, past: Past, retry: &RetryPolicy, now: Timestam
     let again = |failure: &Failure| {
         let failures = past.failures.saturating_add(1);
         let pause = retry.pause_after(failures, dice);
-        let pause = failure
-            .retry_after
-            .map_or(pause, |asked| pause.max(asked))
-            .min(retry.pause_max.max(pause));
+        let pause = failure.retry_after.map_or(pause, |asked| pause.max(asked)).min(retry.pause_max.max(pause));
         let run_at = now + pause;
-        let too_late = retry
-            .elapsed_max
-            .is_some_and(|most| run_at.since(past.first_attempt_at) > most);
+        let too_late = retry.elapsed_max.is_some_and(|most| run_at.since(past.first_attempt_at) > most);
         if retry.spent_by(failures) || too_late {
-            Change::Buried {
-                at: now,
-                reason: failure.reason,
-            }
+            Change::Buried { at: now, reason: failure.reason }
         } else {
             Change::Retried { run_at }
         }
     };
     match outcome {
-        Outcome::Succeeded(ending) => Change::Finished {
-            at: now,
-            ending: *ending,
-        },
-        Outcome::Refused(failure) => Change::Buried {
-            at: now,
-            reason: failure.reason,
-        },
-        Outcome::Unknown {
-            class: Idempotency::None,
-            ..
+        Outcome::Succeeded(ending) => Change::Finished { at: now, ending: *ending },
+        Outcome::Refused(failure) => Change::Buried { at: now, reason: failure.reason },
+        Outcome::Unknown { class: Idempotency::None, .. } | Outcome::Lost { open: Some(Idempotency::None) } => {
+            Change::Buried { at: now, reason: Reason::UnknownOutcome }
         }
-        | Outcome::Lost {
-            open: Some(Idempotency::None),
-        } => Change::Buried {
-            at: now,
-            reason: Reason::UnknownOutcome,
-        },
         Outcome::Failed(failure) | Outcome::Unknown { failure, .. } => again(failure),
         Outcome::Lost { .. } => again(&outcome.failure().expect("a lost attempt has a failure")),
         Outcome::Interrupted => Change::HandedBack { run_at: now },
@@ -172,10 +145,7 @@ pub fn read_retry_after(text: &str, now: Timestamp) -> Option<Duration> {
     }
     // Read as a civil time, which reaches to the end of the year 9999; the calendar of instants stops a day earlier.
     let date = jiff::civil::DateTime::strptime("%a, %d %b %Y %H:%M:%S GMT", text).ok()?;
-    let today = jiff::Timestamp::from_microsecond(now.as_micros())
-        .ok()?
-        .to_zoned(jiff::tz::TimeZone::UTC)
-        .datetime();
+    let today = jiff::Timestamp::from_microsecond(now.as_micros()).ok()?.to_zoned(jiff::tz::TimeZone::UTC).datetime();
     let pause = Duration::try_from(today.duration_until(date)).ok()?;
     (!pause.is_zero()).then(|| pause.clamp(Duration::from_secs(1), RETRY_AFTER_MAX))
 }
@@ -196,15 +166,8 @@ mod tests {
     }
 
     fn check(outcome: Outcome, failures: u32, change: Change) {
-        let past = Past {
-            failures,
-            first_attempt_at: NOW,
-        };
-        assert_eq!(
-            verdict(&outcome, past, &policy(), NOW, 0.5),
-            change,
-            "{outcome:?} after {failures} failures"
-        );
+        let past = Past { failures, first_attempt_at: NOW };
+        assert_eq!(verdict(&outcome, past, &policy(), NOW, 0.5), change, "{outcome:?} after {failures} failures");
     }
 
     fn failed() -> Failure {
@@ -213,121 +176,43 @@ mod tests {
 
     #[test]
     fn p4_a_spent_budget_buries_the_job_with_the_last_reason() {
-        check(
-            Outcome::Failed(failed()),
-            0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(2),
-            },
-        );
-        check(
-            Outcome::Failed(failed()),
-            1,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(4),
-            },
-        );
-        check(
-            Outcome::Failed(failed()),
-            2,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::TargetDown,
-            },
-        );
+        check(Outcome::Failed(failed()), 0, Change::Retried { run_at: NOW + Duration::from_secs(2) });
+        check(Outcome::Failed(failed()), 1, Change::Retried { run_at: NOW + Duration::from_secs(4) });
+        check(Outcome::Failed(failed()), 2, Change::Buried { at: NOW, reason: Reason::TargetDown });
     }
 
     #[test]
     fn p4_a_worker_that_died_costs_an_attempt_and_a_shutdown_does_not() {
-        check(
-            Outcome::Lost { open: None },
-            0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(2),
-            },
-        );
-        check(
-            Outcome::Lost { open: None },
-            2,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::Internal,
-            },
-        );
+        check(Outcome::Lost { open: None }, 0, Change::Retried { run_at: NOW + Duration::from_secs(2) });
+        check(Outcome::Lost { open: None }, 2, Change::Buried { at: NOW, reason: Reason::Internal });
         check(Outcome::Interrupted, 2, Change::HandedBack { run_at: NOW });
         assert!(!Outcome::Interrupted.is_charged());
     }
 
     #[test]
     fn p3_an_unknown_outcome_is_buried_unless_the_target_can_tell() {
-        let unknown = |class| Outcome::Unknown {
-            class,
-            failure: Failure::new(Reason::Timeout, "no answer"),
-        };
+        let unknown = |class| Outcome::Unknown { class, failure: Failure::new(Reason::Timeout, "no answer") };
+        check(unknown(Idempotency::None), 0, Change::Buried { at: NOW, reason: Reason::UnknownOutcome });
+        check(unknown(Idempotency::Header), 0, Change::Retried { run_at: NOW + Duration::from_secs(2) });
+        check(unknown(Idempotency::Natural), 2, Change::Buried { at: NOW, reason: Reason::Timeout });
         check(
-            unknown(Idempotency::None),
+            Outcome::Lost { open: Some(Idempotency::None) },
             0,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::UnknownOutcome,
-            },
+            Change::Buried { at: NOW, reason: Reason::UnknownOutcome },
         );
         check(
-            unknown(Idempotency::Header),
+            Outcome::Lost { open: Some(Idempotency::Header) },
             0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(2),
-            },
-        );
-        check(
-            unknown(Idempotency::Natural),
-            2,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::Timeout,
-            },
-        );
-        check(
-            Outcome::Lost {
-                open: Some(Idempotency::None),
-            },
-            0,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::UnknownOutcome,
-            },
-        );
-        check(
-            Outcome::Lost {
-                open: Some(Idempotency::Header),
-            },
-            0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(2),
-            },
+            Change::Retried { run_at: NOW + Duration::from_secs(2) },
         );
     }
 
     #[test]
     fn c3_what_will_never_work_is_not_tried_again() {
-        check(
-            Outcome::Refused(failed()),
-            0,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::TargetDown,
-            },
-        );
-        for (status, again) in [
-            (400, false),
-            (404, false),
-            (301, false),
-            (408, true),
-            (425, true),
-            (429, true),
-            (500, true),
-            (599, true),
-        ] {
+        check(Outcome::Refused(failed()), 0, Change::Buried { at: NOW, reason: Reason::TargetDown });
+        for (status, again) in
+            [(400, false), (404, false), (301, false), (408, true), (425, true), (429, true), (500, true), (599, true)]
+        {
             let (_, said) = read_status(status, None).expect("not a success");
             assert_eq!(said != Again::Never, again, "{status}");
         }
@@ -336,53 +221,18 @@ mod tests {
 
     #[test]
     fn c3_retry_after_is_honoured_within_the_cap() {
-        let asked = |seconds| {
-            Outcome::Failed(Failure {
-                retry_after: Some(Duration::from_secs(seconds)),
-                ..failed()
-            })
-        };
-        check(
-            asked(60),
-            0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(60),
-            },
-        );
-        check(
-            asked(1),
-            0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(2),
-            },
-        );
-        check(
-            asked(90_000),
-            0,
-            Change::Retried {
-                run_at: NOW + Duration::from_secs(120),
-            },
-        );
+        let asked = |seconds| Outcome::Failed(Failure { retry_after: Some(Duration::from_secs(seconds)), ..failed() });
+        check(asked(60), 0, Change::Retried { run_at: NOW + Duration::from_secs(60) });
+        check(asked(1), 0, Change::Retried { run_at: NOW + Duration::from_secs(2) });
+        check(asked(90_000), 0, Change::Retried { run_at: NOW + Duration::from_secs(120) });
     }
 
     #[test]
     fn a_retry_that_would_start_too_late_is_not_made() {
-        let retry = RetryPolicy {
-            elapsed_max: Some(Duration::from_secs(3)),
-            ..policy()
-        };
-        let past = Past {
-            failures: 1,
-            first_attempt_at: NOW,
-        };
+        let retry = RetryPolicy { elapsed_max: Some(Duration::from_secs(3)), ..policy() };
+        let past = Past { failures: 1, first_attempt_at: NOW };
         let change = verdict(&Outcome::Failed(failed()), past, &retry, NOW, 0.0);
-        assert_eq!(
-            change,
-            Change::Buried {
-                at: NOW,
-                reason: Reason::TargetDown
-            }
-        );
+        assert_eq!(change, Change::Buried { at: NOW, reason: Reason::TargetDown });
     }
 
     #[test]

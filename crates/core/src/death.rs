@@ -55,10 +55,6 @@ pub struct BadReason(pub String);
 impl FromStr for Reason {
     type Err = BadReason;
     fn from_str(text: &str) -> Result<Self, BadReason> {
-        Reason::ALL
-            .iter()
-            .copied()
-            .find(|r| r.word() == text)
-            .ok_or_else(|| BadReason(text.to_string()))
+        Reason::ALL.iter().copied().find(|r| r.word() == text).ok_or_else(|| BadReason(text.to_string()))
     }
 }

@@ -103,22 +103,12 @@ mod tests {
 
     fn past(state: EffectState) -> Effect {
         let at = Timestamp::from_micros(0);
-        Effect {
-            name: "post".into(),
-            class: Idempotency::None,
-            state,
-            first_intended_at: at,
-            changed_at: at,
-            sends: 1,
-        }
+        Effect { name: "post".into(), class: Idempotency::None, state, first_intended_at: at, changed_at: at, sends: 1 }
     }
 
     #[test]
     fn d1_a_done_effect_is_skipped_with_its_first_result() {
-        let receipt = Receipt {
-            status: 201,
-            body: Bytes::from_static(b"{}"),
-        };
+        let receipt = Receipt { status: 201, body: Bytes::from_static(b"{}") };
         let done = past(EffectState::Done(receipt.clone()));
         for class in [Idempotency::None, Idempotency::Header, Idempotency::Natural] {
             assert_eq!(leave(Some(&done), class), Leave::Skip(receipt.clone()));

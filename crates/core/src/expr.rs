@@ -23,10 +23,7 @@ static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
     language.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     language.set_formatter(|out, _, value| {
         if value.is_undefined() {
-            return Err(minijinja::Error::new(
-                minijinja::ErrorKind::UndefinedError,
-                "a value that is not there",
-            ));
+            return Err(minijinja::Error::new(minijinja::ErrorKind::UndefinedError, "a value that is not there"));
         }
         match value.as_str() {
             Some(text) => out.write_str(text)?,
@@ -70,9 +67,7 @@ impl Expr {
         if inner.is_empty() {
             return Err(BadExpr("an expression is missing".into()));
         }
-        LANGUAGE
-            .compile_expression_owned(inner.to_string())
-            .map_err(|error| explain(&error, inner))?;
+        LANGUAGE.compile_expression_owned(inner.to_string()).map_err(|error| explain(&error, inner))?;
         Ok(Expr(inner.to_string()))
     }
 
@@ -90,11 +85,7 @@ impl Expr {
 
     pub fn value(&self, scope: &Scope) -> Result<Value, BadExpr> {
         let bad = |error: minijinja::Error| explain(&error, &self.0);
-        let value = LANGUAGE
-            .compile_expression(&self.0)
-            .map_err(bad)?
-            .eval(scope_value(scope))
-            .map_err(bad)?;
+        let value = LANGUAGE.compile_expression(&self.0).map_err(bad)?.eval(scope_value(scope)).map_err(bad)?;
         if value.is_undefined() {
             return Err(BadExpr(format!("in `{}`: a name in it has no value here", self.0)));
         }
@@ -106,10 +97,7 @@ impl Expr {
     pub fn holds(&self, scope: &Scope) -> Result<bool, BadExpr> {
         match self.value(scope)? {
             Value::Bool(holds) => Ok(holds),
-            _ => Err(BadExpr(format!(
-                "`{}` is neither true nor false; compare it with something",
-                self.0
-            ))),
+            _ => Err(BadExpr(format!("`{}` is neither true nor false; compare it with something", self.0))),
         }
     }
 }
@@ -141,16 +129,12 @@ impl Template {
     pub fn parse(text: &str) -> Result<Template, BadExpr> {
         let text = with_secrets_spelt_out(text)?;
         if text.contains("{%") || text.contains("{#") {
-            return Err(BadExpr(
-                "only `{{ … }}` is known here; `{% … %}` and `{# … #}` are not".into(),
-            ));
+            return Err(BadExpr("only `{{ … }}` is known here; `{% … %}` and `{# … #}` are not".into()));
         }
         if !text.contains("{{") {
             return Ok(Template::Plain(text));
         }
-        LANGUAGE
-            .template_from_named_str("", &text)
-            .map_err(|error| explain(&error, &text))?;
+        LANGUAGE.template_from_named_str("", &text).map_err(|error| explain(&error, &text))?;
         Ok(Template::Mixed(text))
     }
 
@@ -172,11 +156,7 @@ impl Template {
         match LANGUAGE.template_from_named_str("", text) {
             Ok(compiled) => {
                 let paths = compiled.undeclared_variables(true);
-                paths
-                    .iter()
-                    .filter_map(|path| path.strip_prefix("secrets."))
-                    .map(str::to_string)
-                    .collect()
+                paths.iter().filter_map(|path| path.strip_prefix("secrets.")).map(str::to_string).collect()
             }
             Err(_) => BTreeSet::new(),
         }
@@ -188,11 +168,8 @@ impl Template {
             Template::Mixed(text) => text,
         };
         let bad = |error: minijinja::Error| explain(&error, text);
-        let written = LANGUAGE
-            .template_from_named_str("", text)
-            .map_err(bad)?
-            .render(scope_value(scope))
-            .map_err(bad)?;
+        let written =
+            LANGUAGE.template_from_named_str("", text).map_err(bad)?.render(scope_value(scope)).map_err(bad)?;
         if written.len() > OUTPUT_BYTES_MAX {
             return Err(BadExpr(format!("`{text}` writes more than {OUTPUT_BYTES_MAX} bytes")));
         }
@@ -205,9 +182,7 @@ fn with_secrets_spelt_out(text: &str) -> Result<String, BadExpr> {
     let mut rest = text;
     while let Some(at) = rest.find("${") {
         spelt.push_str(&rest[..at]);
-        let end = rest[at..]
-            .find('}')
-            .ok_or_else(|| BadExpr("`${` is never closed with `}`".into()))?;
+        let end = rest[at..].find('}').ok_or_else(|| BadExpr("`${` is never closed with `}`".into()))?;
         let name = rest[at + 2..at + end].trim();
         if !name.starts_with("secrets.") {
             return Err(BadExpr(format!(
@@ -277,18 +252,11 @@ mod tests {
     #[test]
     fn texts_take_values_and_json_spelling() {
         let check = |text: &str, written: &str| {
-            assert_eq!(
-                Template::parse(text).expect("a template").text(&scope()).as_deref(),
-                Ok(written),
-                "{text}"
-            );
+            assert_eq!(Template::parse(text).expect("a template").text(&scope()).as_deref(), Ok(written), "{text}");
         };
         check("plain", "plain");
         check("to {{ body.email }}", "to a@example.com");
-        check(
-            "{{ body.tags }} {{ body.none }} {{ body.amount > 1 }}",
-            r#"["x","y"] null true"#,
-        );
+        check("{{ body.tags }} {{ body.none }} {{ body.amount > 1 }}", r#"["x","y"] null true"#);
         check("Bearer ${secrets.TOKEN}", "Bearer s3cret");
         check("{{ body.missing | default('nobody') }}", "nobody");
     }
@@ -296,19 +264,10 @@ mod tests {
     #[test]
     fn a_name_that_is_not_there_is_an_error_that_repeats_no_value() {
         for text in ["{{ body.missing }}", "{{ nothing }}", "{{ body.email.deeper.still }}"] {
-            let said = Template::parse(text)
-                .expect("a template")
-                .text(&scope())
-                .expect_err("missing")
-                .to_string();
+            let said = Template::parse(text).expect("a template").text(&scope()).expect_err("missing").to_string();
             assert!(!said.contains("a@example.com"), "{said}");
         }
-        assert!(
-            Expr::parse("body.missing")
-                .expect("an expression")
-                .value(&scope())
-                .is_err()
-        );
+        assert!(Expr::parse("body.missing").expect("an expression").value(&scope()).is_err());
     }
 
     #[test]
@@ -322,18 +281,8 @@ mod tests {
 
     #[test]
     fn conditions_are_true_or_false_and_nothing_else() {
-        assert_eq!(
-            Expr::parse("{{ body.amount > 100 }}")
-                .expect("an expression")
-                .holds(&scope()),
-            Ok(true)
-        );
-        assert!(
-            Expr::parse("body.amount")
-                .expect("an expression")
-                .holds(&scope())
-                .is_err()
-        );
+        assert_eq!(Expr::parse("{{ body.amount > 100 }}").expect("an expression").holds(&scope()), Ok(true));
+        assert!(Expr::parse("body.amount").expect("an expression").holds(&scope()).is_err());
     }
 
     #[test]

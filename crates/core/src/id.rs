@@ -121,14 +121,7 @@ mod tests {
 
     #[test]
     fn what_is_not_an_id_is_refused() {
-        for bad in [
-            "",
-            "job_",
-            "evt_01HZX5T0N8W2A",
-            "job_01HZX5T0N8W2",
-            "job_ZZZZZZZZZZZZZ",
-            "job_01HZX5T0N8W2U",
-        ] {
+        for bad in ["", "job_", "evt_01HZX5T0N8W2A", "job_01HZX5T0N8W2", "job_ZZZZZZZZZZZZZ", "job_01HZX5T0N8W2U"] {
             assert!(bad.parse::<JobId>().is_err(), "{bad}");
         }
     }

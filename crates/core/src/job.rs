@@ -97,14 +97,7 @@ pub enum Word {
 }
 
 impl Word {
-    pub const ALL: [Word; 6] = [
-        Word::Queued,
-        Word::Running,
-        Word::Retrying,
-        Word::Success,
-        Word::Noop,
-        Word::Dead,
-    ];
+    pub const ALL: [Word; 6] = [Word::Queued, Word::Running, Word::Retrying, Word::Success, Word::Noop, Word::Dead];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -135,13 +128,8 @@ impl JobState {
             JobState::Ready { .. } if failures > 0 => Word::Retrying,
             JobState::Ready { .. } => Word::Queued,
             JobState::Running { .. } => Word::Running,
-            JobState::Done {
-                ending: Ending::Success,
-                ..
-            } => Word::Success,
-            JobState::Done {
-                ending: Ending::Noop, ..
-            } => Word::Noop,
+            JobState::Done { ending: Ending::Success, .. } => Word::Success,
+            JobState::Done { ending: Ending::Noop, .. } => Word::Noop,
             JobState::Dead { .. } => Word::Dead,
         }
     }
@@ -150,46 +138,19 @@ impl JobState {
 /// The diagram of `docs/job-states.md`, drawn by walking every state and every change.
 pub fn diagram() -> String {
     let at = Timestamp::from_micros(0);
-    let lease = Lease {
-        fence: Fence(1),
-        until: at,
-    };
+    let lease = Lease { fence: Fence(1), until: at };
     let states = [
         ("Ready", JobState::Ready { run_at: at }),
         ("Running", JobState::Running { lease }),
-        (
-            "Done",
-            JobState::Done {
-                at,
-                ending: Ending::Success,
-            },
-        ),
-        (
-            "Dead",
-            JobState::Dead {
-                at,
-                reason: Reason::Timeout,
-            },
-        ),
+        ("Done", JobState::Done { at, ending: Ending::Success }),
+        ("Dead", JobState::Dead { at, reason: Reason::Timeout }),
     ];
     let changes = [
         ("claimed", Change::Claimed { lease }),
-        (
-            "finished",
-            Change::Finished {
-                at,
-                ending: Ending::Success,
-            },
-        ),
+        ("finished", Change::Finished { at, ending: Ending::Success }),
         ("retried", Change::Retried { run_at: at }),
         ("handed back", Change::HandedBack { run_at: at }),
-        (
-            "buried",
-            Change::Buried {
-                at,
-                reason: Reason::Timeout,
-            },
-        ),
+        ("buried", Change::Buried { at, reason: Reason::Timeout }),
         ("revived", Change::Revived { run_at: at }),
     ];
     let name = |state: JobState| {
@@ -217,45 +178,25 @@ mod tests {
     fn the_drawn_states_are_the_coded_ones() {
         let page = include_str!("../../../docs/job-states.md");
         for line in diagram().lines() {
-            assert!(
-                page.contains(line),
-                "docs/job-states.md lacks `{line}`; the whole diagram is:\n{}",
-                diagram()
-            );
+            assert!(page.contains(line), "docs/job-states.md lacks `{line}`; the whole diagram is:\n{}", diagram());
         }
         let drawn = page.lines().filter(|line| line.contains("-->")).count();
-        assert_eq!(
-            drawn,
-            diagram().lines().count(),
-            "docs/job-states.md draws an arrow that the code does not have"
-        );
+        assert_eq!(drawn, diagram().lines().count(), "docs/job-states.md draws an arrow that the code does not have");
     }
 
     #[test]
     fn a_finished_job_never_moves_again() {
         let at = Timestamp::from_micros(0);
-        let done = JobState::Done {
-            at,
-            ending: Ending::Success,
-        };
-        let lease = Lease {
-            fence: Fence(9),
-            until: at,
-        };
-        for change in [
-            Change::Claimed { lease },
-            Change::Revived { run_at: at },
-            Change::Retried { run_at: at },
-        ] {
+        let done = JobState::Done { at, ending: Ending::Success };
+        let lease = Lease { fence: Fence(9), until: at };
+        for change in [Change::Claimed { lease }, Change::Revived { run_at: at }, Change::Retried { run_at: at }] {
             assert_eq!(after(done, change), None);
         }
     }
 
     #[test]
     fn c11_a_ready_job_that_failed_before_is_retrying() {
-        let ready = JobState::Ready {
-            run_at: Timestamp::from_micros(0),
-        };
+        let ready = JobState::Ready { run_at: Timestamp::from_micros(0) };
         assert_eq!(ready.word(0), Word::Queued);
         assert_eq!(ready.word(1), Word::Retrying);
     }

@@ -37,9 +37,7 @@ impl std::str::FromStr for KeyPart {
         match text.split_once(':') {
             Some(("header", name))
                 if !name.is_empty()
-                    && name
-                        .bytes()
-                        .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)) =>
+                    && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)) =>
             {
                 Ok(KeyPart::Header(name.to_ascii_lowercase()))
             }
@@ -260,11 +258,7 @@ mod tests {
 
     impl Delivery for Sent {
         fn header(&self, name: &str) -> Vec<Option<&str>> {
-            self.headers
-                .iter()
-                .filter(|(n, _)| *n == name)
-                .map(|(_, v)| *v)
-                .collect()
+            self.headers.iter().filter(|(n, _)| *n == name).map(|(_, v)| *v).collect()
         }
         fn body(&self, pointer: &str) -> Option<Value> {
             self.body.pointer(pointer).cloned()
@@ -272,10 +266,7 @@ mod tests {
     }
 
     fn header(values: &[Option<&'static str>]) -> Result<String, NoKey> {
-        let sent = Sent {
-            headers: values.iter().map(|v| ("idempotency-key", *v)).collect(),
-            body: Value::Null,
-        };
+        let sent = Sent { headers: values.iter().map(|v| ("idempotency-key", *v)).collect(), body: Value::Null };
         find(&KeyRule::One("header:Idempotency-Key".parse().expect("a part")), &sent)
     }
 
@@ -290,22 +281,10 @@ mod tests {
     #[test]
     fn t_053_a_key_is_one_readable_value() {
         assert!(header(&[]).expect_err("missing").is_missing());
-        for bad in [
-            vec![Some("")],
-            vec![Some("\"\"")],
-            vec![Some("a"), Some("a")],
-            vec![Some("\"a\", \"b\"")],
-        ] {
+        for bad in [vec![Some("")], vec![Some("\"\"")], vec![Some("a"), Some("a")], vec![Some("\"a\", \"b\"")]] {
             assert!(header(&bad).is_err(), "{bad:?}");
         }
-        for bad in [
-            Some("a,b"),
-            Some("a b"),
-            Some("\u{7}"),
-            None,
-            Some("\"open"),
-            Some("\"a\"b"),
-        ] {
+        for bad in [Some("a,b"), Some("a b"), Some("\u{7}"), None, Some("\"open"), Some("\"a\"b")] {
             assert!(header(&[bad]).is_err(), "{bad:?}");
         }
         let long: &'static str = "x".repeat(256).leak();
@@ -337,10 +316,7 @@ mod tests {
         let job = JobId::from_number(7);
         assert_eq!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(job, "post"));
         assert_ne!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(job, "mail"));
-        assert_ne!(
-            IdempotencyKey::of(job, "post"),
-            IdempotencyKey::of(JobId::from_number(8), "post")
-        );
+        assert_ne!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(JobId::from_number(8), "post"));
     }
 
     proptest! {

@@ -25,6 +25,9 @@ pub struct About {
     #[serde(rename = "v")]
     pub schema_version: u32,
     pub trace: TraceId,
+    /// The keys of its jobs, in order, where a flow gives them keys of their own.
+    #[serde(rename = "keys", default, skip_serializing_if = "Vec::is_empty")]
+    pub job_keys: Vec<String>,
     /// Names in lower case; what could authenticate somebody is never among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
@@ -50,15 +53,20 @@ const FORMAT: u8 = 1;
 
 /// Headers that are kept. An allow-list: anything else may carry a credential.
 pub fn is_kept(header: &str) -> bool {
-    matches!(
-        header,
-        "content-type" | "user-agent" | "traceparent" | "idempotency-key"
-    ) || header.starts_with("ce-")
+    matches!(header, "content-type" | "user-agent" | "traceparent" | "idempotency-key")
+        || header.starts_with("ce-")
         || (header.starts_with("x-")
             && (header.ends_with("-id")
                 || header.ends_with("-topic")
                 || header.ends_with("-event")
                 || header.ends_with("-delivery")))
+}
+
+impl About {
+    /// The key that travels with a job; `place` counts the event's jobs from 0.
+    pub fn key_of(&self, place: usize) -> &str {
+        self.job_keys.get(place).unwrap_or(&self.source_event_id)
+    }
 }
 
 impl Payload {
@@ -80,15 +88,9 @@ impl Payload {
             return Err(BadPayload("it was written by another version"));
         }
         let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
-        let end = length
-            .checked_add(5)
-            .filter(|end| *end <= blob.len())
-            .ok_or(BadPayload("it is cut short"))?;
+        let end = length.checked_add(5).filter(|end| *end <= blob.len()).ok_or(BadPayload("it is cut short"))?;
         let about = serde_json::from_slice(&blob[5..end]).map_err(|_| BadPayload("its description is damaged"))?;
-        Ok(Payload {
-            about,
-            body: blob.slice(end..),
-        })
+        Ok(Payload { about, body: blob.slice(end..) })
     }
 }
 
@@ -105,6 +107,7 @@ mod tests {
             tenant: TENANT_DEFAULT.into(),
             schema_version: 1,
             trace: TraceId(u128::MAX - 1),
+            job_keys: Vec::new(),
             headers: vec![("content-type".into(), "application/json".into())],
         }
     }
@@ -124,14 +127,9 @@ mod tests {
 
     #[test]
     fn a_header_that_could_hold_a_credential_is_not_kept() {
-        for header in [
-            "authorization",
-            "cookie",
-            "x-api-key",
-            "stripe-signature",
-            "x-hub-signature-256",
-            "x-auth-token",
-        ] {
+        for header in
+            ["authorization", "cookie", "x-api-key", "stripe-signature", "x-hub-signature-256", "x-auth-token"]
+        {
             assert!(!is_kept(header), "{header}");
         }
         assert!(is_kept("x-shopify-topic"));

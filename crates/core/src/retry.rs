@@ -58,9 +58,7 @@ impl RetryPolicy {
         let grown = match self.strategy {
             Backoff::Fixed => 1.0,
             Backoff::Linear => f64::from(failures.max(1)),
-            Backoff::Exponential => self
-                .multiplier
-                .powi(i32::try_from(failures.max(1) - 1).unwrap_or(i32::MAX)),
+            Backoff::Exponential => self.multiplier.powi(i32::try_from(failures.max(1) - 1).unwrap_or(i32::MAX)),
         };
         Duration::try_from_secs_f64(self.base.as_secs_f64() * grown)
             .map_or(self.pause_max, |pause| pause.min(self.pause_max))
@@ -88,11 +86,8 @@ impl RetryPolicy {
         let counted = attempts.min(10_000);
         let pauses = (1..counted).fold(Duration::ZERO, |sum, n| sum.saturating_add(self.ceiling_after(n)));
         let rest = self.pause_max.saturating_mul(attempts - counted);
-        let horizon = pauses
-            .saturating_add(rest)
-            .saturating_add(attempt_max.saturating_mul(attempts));
-        self.elapsed_max
-            .map_or(horizon, |most| horizon.min(most.saturating_add(attempt_max)))
+        let horizon = pauses.saturating_add(rest).saturating_add(attempt_max.saturating_mul(attempts));
+        self.elapsed_max.map_or(horizon, |most| horizon.min(most.saturating_add(attempt_max)))
     }
 }
 
@@ -102,15 +97,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_policy() -> impl Strategy<Value = RetryPolicy> {
-        (
-            0..3u8,
-            0..3u8,
-            0..100_000u64,
-            1.0..10.0f64,
-            0..10_000_000u64,
-            1..1000u32,
-        )
-            .prop_map(|(strategy, jitter, base, multiplier, cap, attempts)| RetryPolicy {
+        (0..3u8, 0..3u8, 0..100_000u64, 1.0..10.0f64, 0..10_000_000u64, 1..1000u32).prop_map(
+            |(strategy, jitter, base, multiplier, cap, attempts)| RetryPolicy {
                 strategy: [Backoff::Exponential, Backoff::Linear, Backoff::Fixed][usize::from(strategy)],
                 jitter: [Jitter::Full, Jitter::Equal, Jitter::None][usize::from(jitter)],
                 base: Duration::from_millis(base),
@@ -118,7 +106,8 @@ mod tests {
                 pause_max: Duration::from_millis(cap),
                 attempts_max: NonZeroU32::new(attempts).expect("at least one"),
                 elapsed_max: None,
-            })
+            },
+        )
     }
 
     proptest! {

@@ -34,20 +34,14 @@ impl std::ops::Add<Duration> for Timestamp {
     type Output = Timestamp;
     /// Saturates: a moment too far away to count is simply the last one.
     fn add(self, span: Duration) -> Timestamp {
-        Timestamp(
-            self.0
-                .saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)),
-        )
+        Timestamp(self.0.saturating_add(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
     }
 }
 
 impl std::ops::Sub<Duration> for Timestamp {
     type Output = Timestamp;
     fn sub(self, span: Duration) -> Timestamp {
-        Timestamp(
-            self.0
-                .saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)),
-        )
+        Timestamp(self.0.saturating_sub(i64::try_from(span.as_micros()).unwrap_or(i64::MAX)))
     }
 }
 
@@ -122,18 +116,10 @@ pub fn human(span: Duration) -> String {
     }
     if seconds < 60 {
         let tenths = span.subsec_millis() / 100;
-        return if tenths == 0 {
-            format!("{seconds}s")
-        } else {
-            format!("{seconds}.{tenths}s")
-        };
+        return if tenths == 0 { format!("{seconds}s") } else { format!("{seconds}.{tenths}s") };
     }
     let pair = |big: u64, unit: &str, small: u64, sub: &str| {
-        if small == 0 {
-            format!("{big}{unit}")
-        } else {
-            format!("{big}{unit}{small}{sub}")
-        }
+        if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{sub}") }
     };
     match seconds {
         ..3600 => pair(seconds / 60, "m", seconds % 60, "s"),
@@ -171,21 +157,12 @@ mod tests {
     fn arithmetic_saturates_instead_of_wrapping() {
         let end = Timestamp::from_micros(i64::MAX);
         assert_eq!(end + Duration::from_secs(1), end);
-        assert_eq!(
-            Timestamp::from_micros(5).since(Timestamp::from_micros(9)),
-            Duration::ZERO
-        );
+        assert_eq!(Timestamp::from_micros(5).since(Timestamp::from_micros(9)), Duration::ZERO);
     }
 
     #[test]
     fn lengths_are_told_shortly() {
-        for (text, said) in [
-            ("0ms", "0ms"),
-            ("1500ms", "1.5s"),
-            ("125s", "2m5s"),
-            ("4d", "4d"),
-            ("26h", "1d2h"),
-        ] {
+        for (text, said) in [("0ms", "0ms"), ("1500ms", "1.5s"), ("125s", "2m5s"), ("4d", "4d"), ("26h", "1d2h")] {
             assert_eq!(human(parse_duration(text).expect("valid")), said);
         }
     }

@@ -31,12 +31,7 @@ impl fmt::Debug for AdminToken {
 
 impl AdminToken {
     pub fn of(token: &str) -> AdminToken {
-        AdminToken(
-            digest(&SHA256, token.as_bytes())
-                .as_ref()
-                .try_into()
-                .expect("SHA-256 has 32 bytes"),
-        )
+        AdminToken(digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
     /// Reads the token of this data directory, or makes one, which is given in clear this once.
@@ -47,15 +42,8 @@ impl AdminToken {
         }
         let token = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&clock::secret_bytes()));
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&path)
-            .map_err(named)?;
-        file.write_all(format!("{token}\n").as_bytes())
-            .and_then(|()| file.sync_all())
-            .map_err(named)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(named)?;
+        file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all()).map_err(named)?;
         Ok((AdminToken::of(&token), Some(token)))
     }
 
@@ -70,19 +58,13 @@ pub fn read(path: &Path) -> io::Result<String> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mode = std::fs::metadata(path).map_err(named)?.mode();
     if mode & 0o077 != 0 {
-        let said = format!(
-            "{0}: others may read the admin token; run `chmod 600 {0}`",
-            path.display()
-        );
+        let said = format!("{0}: others may read the admin token; run `chmod 600 {0}`", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, said));
     }
     let text = std::fs::read_to_string(path).map_err(named)?;
     let token = text.trim();
     if !token.starts_with(PREFIX) || token.len() < 40 {
-        let said = format!(
-            "{}: this is no admin token; remove the file and start again to get one",
-            path.display()
-        );
+        let said = format!("{}: this is no admin token; remove the file and start again to get one", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidData, said));
     }
     Ok(token.to_string())
@@ -90,11 +72,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 
 /// Lets through who shows the token.
 pub async fn require(State(token): State<AdminToken>, request: Request, next: Next) -> Result<Response, Problem> {
-    let shown = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(bearer);
+    let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
     match shown {
         Some(shown) if token.recognises(shown) => Ok(next.run(request).await),
         _ => Err(Problem::unauthorized()),
@@ -124,9 +102,7 @@ mod tests {
         let path = dir.path().join(TOKEN_FILE);
         assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("changed");
-        let said = AdminToken::load_or_create(dir.path())
-            .expect_err("others may read it")
-            .to_string();
+        let said = AdminToken::load_or_create(dir.path()).expect_err("others may read it").to_string();
         assert!(said.contains("chmod 600"), "{said}");
     }
 

@@ -12,10 +12,7 @@ use clinch_store::read::JobFilter;
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<JobList>, Problem> {
     let query = Query::parse(raw.as_deref(), FILTERS)?;
-    let filter = JobFilter {
-        word: Some(Word::Dead),
-        ..filter(&query)?
-    };
+    let filter = JobFilter { word: Some(Word::Dead), ..filter(&query)? };
     let page = house.store.jobs(filter).await?;
     Ok(Json(JobList::new("clinch.dlq.list/v1", &page)))
 }
@@ -24,8 +21,5 @@ pub async fn groups(State(house): State<House>, RawQuery(raw): RawQuery) -> Resu
     Query::parse(raw.as_deref(), &[])?;
     let groups = house.store.dead_groups().await?;
     let groups = groups.iter().map(DeadGroup::from).collect();
-    Ok(Json(DeadGroups {
-        schema: "clinch.dlq.groups/v1".into(),
-        groups,
-    }))
+    Ok(Json(DeadGroups { schema: "clinch.dlq.groups/v1".into(), groups }))
 }

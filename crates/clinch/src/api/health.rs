@@ -20,17 +20,10 @@ pub async fn alive() -> Json<Value> {
 
 /// Whether new work should be sent here.
 pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
-    let why = if house.stop.is_cancelled() {
-        Some("it is stopping".into())
-    } else {
-        house.store.health().unwell
-    };
+    let why = if house.stop.is_cancelled() { Some("it is stopping".into()) } else { house.store.health().unwell };
     match why {
         None => (StatusCode::OK, Json(json!({ "status": "ready" }))),
-        Some(why) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            Json(json!({ "status": "not ready", "why": why })),
-        ),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "not ready", "why": why }))),
     }
 }
 
@@ -38,13 +31,7 @@ pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
 pub async fn metrics(State(house): State<House>) -> Result<impl IntoResponse, Problem> {
     let counts = house.store.counts().await?;
     let text = house.metrics.render(&counts, &house.store.health(), house.clock.now());
-    Ok((
-        [(
-            CONTENT_TYPE,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )],
-        text,
-    ))
+    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }
 
 pub async fn overview(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<Overview>, Problem> {
@@ -59,11 +46,7 @@ pub async fn overview(State(house): State<House>, RawQuery(raw): RawQuery) -> Re
         dead: counts
             .dead
             .iter()
-            .map(|(flow, reason, jobs)| DeadNow {
-                flow: flow.to_string(),
-                reason: reason.to_string(),
-                jobs: *jobs,
-            })
+            .map(|(flow, reason, jobs)| DeadNow { flow: flow.to_string(), reason: reason.to_string(), jobs: *jobs })
             .collect(),
         store: StoreNow {
             unwell: health.unwell,
@@ -113,10 +96,7 @@ fn flows(known: &[clinch_core::flow::Flow], counts: &Counts) -> Vec<FlowNow> {
 
 fn entry<'a>(flows: &'a mut Vec<FlowNow>, name: &str) -> &'a mut FlowNow {
     let place = flows.iter().position(|flow| flow.flow == name).unwrap_or_else(|| {
-        flows.push(FlowNow {
-            flow: name.into(),
-            ..FlowNow::default()
-        });
+        flows.push(FlowNow { flow: name.into(), ..FlowNow::default() });
         flows.len() - 1
     });
     &mut flows[place]

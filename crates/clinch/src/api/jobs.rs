@@ -27,23 +27,14 @@ pub const FILTERS: &[&str] = &["flow", "queue", "reason", "before", "limit"];
 
 pub fn filter(query: &Query) -> Result<JobFilter, Problem> {
     let reasons = |text: &str| {
-        let known: Vec<&str> = clinch_core::death::Reason::ALL
-            .iter()
-            .map(|reason| reason.word())
-            .collect();
-        Problem::bad_query(format!(
-            "reason: `{text}` is not a reason; the reasons are {}.",
-            known.join(", ")
-        ))
+        let known: Vec<&str> = clinch_core::death::Reason::ALL.iter().map(|reason| reason.word()).collect();
+        Problem::bad_query(format!("reason: `{text}` is not a reason; the reasons are {}.", known.join(", ")))
     };
     Ok(JobFilter {
         word: query.get::<Word>("state")?,
         flow: query.text("flow").map(String::from),
         queue: query.text("queue").map(String::from),
-        reason: query
-            .text("reason")
-            .map(|text| text.parse().map_err(|_| reasons(text)))
-            .transpose()?,
+        reason: query.text("reason").map(|text| text.parse().map_err(|_| reasons(text))).transpose()?,
         before: query.get::<JobId>("before")?,
         limit: query.limit(ROWS_DEFAULT)?,
     })
@@ -72,14 +63,9 @@ pub async fn of_event(
     Query::parse(raw.as_deref(), &[])?;
     let rows = house.store.jobs_of(id).await?;
     if rows.is_empty() {
-        return Err(Problem::not_found(format!(
-            "There is no event {id}; its retention may have ended."
-        )));
+        return Err(Problem::not_found(format!("There is no event {id}; its retention may have ended.")));
     }
-    Ok(Json(JobList::new(
-        "clinch.events.show/v1",
-        &JobPage { rows, more: false },
-    )))
+    Ok(Json(JobList::new("clinch.events.show/v1", &JobPage { rows, more: false })))
 }
 
 pub async fn replay(
@@ -116,10 +102,7 @@ pub async fn replay(
     match revived {
         Revived::Revived { replays } => {
             tracing::info!(job.id = %id, "job {id} is replayed (replay {replays})");
-            let labels = ByFlowHow {
-                flow: (&story.row.flow).into(),
-                how: "replayed".into(),
-            };
+            let labels = ByFlowHow { flow: (&story.row.flow).into(), how: "replayed".into() };
             house.metrics.dead_left.get_or_create(&labels).inc();
             Ok(Json(told(true, Word::Queued, replays)))
         }
@@ -142,9 +125,7 @@ fn read_ask(body: Result<Bytes, BytesRejection>) -> Result<ReplayAsk, Problem> {
     ask.reason = ask.reason.trim().to_string();
     match ask.reason.chars().count() {
         1..=REASON_CHARS_MAX => Ok(ask),
-        _ => Err(Problem::bad_body(format!(
-            "reason: write 1 to {REASON_CHARS_MAX} characters; it is kept on record."
-        ))),
+        _ => Err(Problem::bad_body(format!("reason: write 1 to {REASON_CHARS_MAX} characters; it is kept on record."))),
     }
 }
 
@@ -178,12 +159,7 @@ fn told(story: &JobStory) -> JobShow {
         deliveries: story.deliveries.iter().map(Delivery::from).collect(),
         audit: story.audit.iter().map(Audit::from).collect(),
         body: payload.map_or(
-            shapes::Preview {
-                bytes: story.payload.len(),
-                json: false,
-                lines: Vec::new(),
-                cut: false,
-            },
+            shapes::Preview { bytes: story.payload.len(), json: false, lines: Vec::new(), cut: false },
             |payload| preview::preview(&payload.body),
         ),
     }

@@ -17,9 +17,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
     let query = Query::parse(raw.as_deref(), &["key", "flow", "tenant"])?;
     let key = query.text("key").unwrap_or_default();
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
-        return Err(Problem::bad_query(format!(
-            "key: write the key to look for, 1 to {KEY_BYTES_MAX} bytes."
-        )));
+        return Err(Problem::bad_query(format!("key: write the key to look for, 1 to {KEY_BYTES_MAX} bytes.")));
     }
     let tenant = query.text("tenant").unwrap_or(TENANT_DEFAULT);
     let routes = routes(&house.versions.workspace.flows, query.text("flow"))?;
@@ -34,11 +32,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
     if found.is_empty() {
         return Err(Problem::not_found(unseen(tenant, &routes)));
     }
-    Ok(Json(KeyShow {
-        schema: "clinch.keys.show/v1".into(),
-        key: key.into(),
-        found,
-    }))
+    Ok(Json(KeyShow { schema: "clinch.keys.show/v1".into(), key: key.into(), found }))
 }
 
 /// The routes that tell deliveries apart, of one flow or of all.
@@ -61,10 +55,7 @@ fn unseen(tenant: &str, routes: &[(&Flow, &Route)]) -> String {
     let looked: Vec<String> = routes.iter().map(|(_, route)| route.scope()).collect();
     let mut said = match looked.as_slice() {
         [] => "No route here has an idempotency key.".to_string(),
-        _ => format!(
-            "The key is not held by tenant `{tenant}` on {}; its time may be over.",
-            looked.join(", ")
-        ),
+        _ => format!("The key is not held by tenant `{tenant}` on {}; its time may be over.", looked.join(", ")),
     };
     if routes.iter().any(|(_, route)| route.tenant.is_some()) {
         said.push_str(" Some routes tell tenants apart: say which one with `tenant`.");
@@ -80,13 +71,7 @@ async fn history(house: &House, flow: &Flow, route: &Route, tenant: &str, event:
     }
     // Deliveries belong to the event, so every job tells the same ones.
     let deliveries = jobs.first().map_or(&[][..], |job| &job.deliveries);
-    let times = |conflict| {
-        deliveries
-            .iter()
-            .filter(|row| row.conflict == conflict)
-            .map(|row| row.times)
-            .sum()
-    };
+    let times = |conflict| deliveries.iter().filter(|row| row.conflict == conflict).map(|row| row.times).sum();
     let (duplicates, conflicts): (u64, u64) = (times(false), times(true));
     Ok(KeyFound {
         flow: flow.name.clone(),
@@ -107,34 +92,15 @@ fn story(event: EventId, jobs: &[JobStory]) -> Vec<StoryLine> {
     let mut lines = Vec::new();
     let mut line = |at, what: &str, job: Option<&JobStory>, detail: String| {
         let job_id = job.map(|job| job.row.id.to_string());
-        lines.push(StoryLine {
-            at: Moment(at),
-            what: what.into(),
-            job_id,
-            detail,
-        });
+        lines.push(StoryLine { at: Moment(at), what: what.into(), job_id, detail });
     };
     if let Some(first) = jobs.first() {
-        line(
-            first.row.received_at,
-            "accepted",
-            None,
-            format!("{event}, answered {}", first.answer_status),
-        );
+        line(first.row.received_at, "accepted", None, format!("{event}, answered {}", first.answer_status));
         for row in &first.deliveries {
-            let times = if row.times > 1 {
-                format!("{} times, ", row.times)
-            } else {
-                String::new()
-            };
+            let times = if row.times > 1 { format!("{} times, ", row.times) } else { String::new() };
             match row.conflict {
                 false => line(row.at, "duplicate", None, format!("{times}same body: nothing repeated")),
-                true => line(
-                    row.at,
-                    "conflict",
-                    None,
-                    format!("{times}another body: the first stays"),
-                ),
+                true => line(row.at, "conflict", None, format!("{times}another body: the first stays")),
             }
         }
     }
@@ -142,33 +108,14 @@ fn story(event: EventId, jobs: &[JobStory]) -> Vec<StoryLine> {
         for row in &job.attempts {
             let why = row.reason.map_or_else(String::new, |reason| format!(", {reason}"));
             let took = human(row.ended_at.since(row.started_at));
-            line(
-                row.started_at,
-                "attempt",
-                Some(job),
-                format!("no. {}: {}{why}, took {took}", row.no, row.outcome),
-            );
+            line(row.started_at, "attempt", Some(job), format!("no. {}: {}{why}, took {took}", row.no, row.outcome));
         }
         for effect in &job.effects {
-            let sent = if effect.sends == 1 {
-                "sent once".into()
-            } else {
-                format!("sent {} times", effect.sends)
-            };
-            line(
-                effect.changed_at,
-                "effect",
-                Some(job),
-                format!("{}: {}, {sent}", effect.name, effect.state.word()),
-            );
+            let sent = if effect.sends == 1 { "sent once".into() } else { format!("sent {} times", effect.sends) };
+            line(effect.changed_at, "effect", Some(job), format!("{}: {}, {sent}", effect.name, effect.state.word()));
         }
         for row in &job.audit {
-            line(
-                row.at,
-                &row.action,
-                Some(job),
-                format!("by {}: {} ({})", row.actor, row.reason, row.detail),
-            );
+            line(row.at, &row.action, Some(job), format!("by {}: {} ({})", row.actor, row.reason, row.detail));
         }
     }
     lines.sort_by_key(|line| line.at);
@@ -215,11 +162,7 @@ mod tests {
                 error: None,
             }],
             effects: vec![],
-            deliveries: vec![DeliveryRow {
-                at: at(3),
-                conflict: false,
-                times: 4,
-            }],
+            deliveries: vec![DeliveryRow { at: at(3), conflict: false, times: 4 }],
             audit: vec![AuditRow {
                 at: at(5),
                 actor: "admin-token".into(),

@@ -41,9 +41,7 @@ fn percentiles(text: &str) -> Result<Vec<f64>, Problem> {
     let read = |part: &str| part.trim().parse().ok().filter(|p: &f64| *p > 0.0 && *p <= 100.0);
     let asked: Option<Vec<f64>> = text.split(',').map(read).collect();
     asked.filter(|asked| asked.len() <= PERCENTILES_MAX).ok_or_else(|| {
-        Problem::bad_query(format!(
-            "percentile: write up to {PERCENTILES_MAX} numbers above 0, to 100: 95,99.9."
-        ))
+        Problem::bad_query(format!("percentile: write up to {PERCENTILES_MAX} numbers above 0, to 100: 95,99.9."))
     })
 }
 
@@ -55,13 +53,7 @@ fn stage(name: &str, ascending: &[Duration], asked: &[f64]) -> Stage {
         p95: at(95.0),
         p99: at(99.0),
         max: at(100.0),
-        percentiles: asked
-            .iter()
-            .map(|&percentile| Percentile {
-                percentile,
-                seconds: at(percentile),
-            })
-            .collect(),
+        percentiles: asked.iter().map(|&percentile| Percentile { percentile, seconds: at(percentile) }).collect(),
         buckets: buckets(ascending),
     }
 }
@@ -83,10 +75,7 @@ fn buckets(ascending: &[Duration]) -> Vec<Bucket> {
             Bucket { le: Some(le), jobs }
         })
         .collect();
-    buckets.push(Bucket {
-        le: None,
-        jobs: ascending.len() - below,
-    });
+    buckets.push(Bucket { le: None, jobs: ascending.len() - below });
     buckets
 }
 
@@ -102,11 +91,7 @@ mod tests {
     fn a_percentile_is_the_smallest_value_that_so_many_do_not_exceed() {
         let hundred: Vec<Duration> = (1..=100).map(Duration::from_secs).collect();
         let check = |percentile, seconds| {
-            assert_eq!(
-                nearest_rank(&hundred, percentile),
-                Some(Duration::from_secs(seconds)),
-                "p{percentile}"
-            );
+            assert_eq!(nearest_rank(&hundred, percentile), Some(Duration::from_secs(seconds)), "p{percentile}");
         };
         check(50.0, 50);
         check(95.0, 95);
@@ -121,10 +106,7 @@ mod tests {
     fn every_job_is_in_one_bucket() {
         let found = buckets(&millis(&[1, 10, 11, 2_500, 2_501, 90_000]));
         let count = |le: Option<f64>| found.iter().find(|bucket| bucket.le == le).expect("there").jobs;
-        assert_eq!(
-            (count(Some(0.01)), count(Some(0.05)), count(Some(2.5)), count(Some(5.0))),
-            (2, 1, 1, 1)
-        );
+        assert_eq!((count(Some(0.01)), count(Some(0.05)), count(Some(2.5)), count(Some(5.0))), (2, 1, 1, 1));
         assert_eq!(count(None), 1);
         assert_eq!(found.iter().map(|bucket| bucket.jobs).sum::<usize>(), 6);
     }

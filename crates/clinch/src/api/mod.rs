@@ -58,10 +58,7 @@ async fn unknown_path(uri: Uri) -> Problem {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
-    Problem::wrong_method(format!(
-        "{} does not take {method}; the Allow header says what it takes.",
-        uri.path()
-    ))
+    Problem::wrong_method(format!("{} does not take {method}; the Allow header says what it takes.", uri.path()))
 }
 
 /// Answers are of one moment and for one person.

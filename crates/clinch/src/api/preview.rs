@@ -8,35 +8,19 @@ const LINE_CHARS_MAX: usize = 160;
 
 pub fn preview(body: &[u8]) -> Preview {
     let Ok(value) = serde_json::from_slice::<Value>(body) else {
-        return Preview {
-            bytes: body.len(),
-            json: false,
-            lines: Vec::new(),
-            cut: false,
-        };
+        return Preview { bytes: body.len(), json: false, lines: Vec::new(), cut: false };
     };
     let text = serde_json::to_string_pretty(&masked(value)).expect("a JSON value is always JSON");
-    let lines = text
-        .lines()
-        .take(LINES_MAX)
-        .map(|line| line.chars().take(LINE_CHARS_MAX).collect())
-        .collect();
-    Preview {
-        bytes: body.len(),
-        json: true,
-        lines,
-        cut: text.lines().count() > LINES_MAX,
-    }
+    let lines = text.lines().take(LINES_MAX).map(|line| line.chars().take(LINE_CHARS_MAX).collect()).collect();
+    Preview { bytes: body.len(), json: true, lines, cut: text.lines().count() > LINES_MAX }
 }
 
 /// Texts keep their first character, so that one can be told from another; numbers, booleans and null stay.
 fn masked(value: Value) -> Value {
     match value {
-        Value::String(text) => Value::String(
-            text.chars()
-                .next()
-                .map_or_else(String::new, |first| format!("{first}***")),
-        ),
+        Value::String(text) => {
+            Value::String(text.chars().next().map_or_else(String::new, |first| format!("{first}***")))
+        }
         Value::Array(items) => Value::Array(items.into_iter().map(masked).collect()),
         Value::Object(fields) => Value::Object(fields.into_iter().map(|(name, value)| (name, masked(value))).collect()),
         plain => plain,
@@ -54,10 +38,7 @@ mod tests {
         );
         let text = seen.lines.join("\n");
         assert!(text.contains(r#""email": "a***""#), "{text}");
-        assert!(
-            text.contains(r#""n": 9007199254740993"#) && text.contains(r#""empty": """#),
-            "{text}"
-        );
+        assert!(text.contains(r#""n": 9007199254740993"#) && text.contains(r#""empty": """#), "{text}");
         assert!(text.contains("é***") && !text.contains("example"), "{text}");
         assert!(seen.json && !seen.cut);
     }

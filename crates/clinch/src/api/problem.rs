@@ -20,14 +20,7 @@ pub struct Problem {
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, slug: &'static str, title: &'static str, detail: String) -> Problem {
-        Problem {
-            status,
-            code,
-            slug,
-            title,
-            detail,
-            steps: Vec::new(),
-        }
+        Problem { status, code, slug, title, detail, steps: Vec::new() }
     }
 
     pub fn unauthorized() -> Problem {
@@ -43,34 +36,16 @@ impl Problem {
     }
 
     pub fn bad_query(detail: String) -> Problem {
-        Problem::new(
-            StatusCode::BAD_REQUEST,
-            "CL0503",
-            "bad-query",
-            "The question cannot be read",
-            detail,
-        )
+        Problem::new(StatusCode::BAD_REQUEST, "CL0503", "bad-query", "The question cannot be read", detail)
     }
 
     pub fn bad_body(detail: String) -> Problem {
-        Problem::new(
-            StatusCode::BAD_REQUEST,
-            "CL0507",
-            "bad-body",
-            "The command cannot be read",
-            detail,
-        )
+        Problem::new(StatusCode::BAD_REQUEST, "CL0507", "bad-body", "The command cannot be read", detail)
     }
 
     pub fn too_large() -> Problem {
         let detail = format!("A command has at most {} bytes.", super::BODY_BYTES_MAX);
-        Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "CL0507",
-            "too-large",
-            "The command is too large",
-            detail,
-        )
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "CL0507", "too-large", "The command is too large", detail)
     }
 
     pub fn not_found(detail: String) -> Problem {
@@ -79,13 +54,7 @@ impl Problem {
 
     pub fn wrong_method(detail: String) -> Problem {
         let title = "This method is not taken here";
-        Problem::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "CL0506",
-            "method-not-allowed",
-            title,
-            detail,
-        )
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "CL0506", "method-not-allowed", title, detail)
     }
 
     /// Only a person can say what becomes of these steps.
@@ -93,17 +62,10 @@ impl Problem {
         let detail = format!(
             "It is not known whether {} happened. Say `unknown: skip` to take it as done, or `unknown: resend` to send it \
              again, which may repeat it.",
-            steps
-                .iter()
-                .map(|step| format!("`{step}`"))
-                .collect::<Vec<_>>()
-                .join(", ")
+            steps.iter().map(|step| format!("`{step}`")).collect::<Vec<_>>().join(", ")
         );
         let title = "An effect has an unknown outcome";
-        Problem {
-            steps,
-            ..Problem::new(StatusCode::CONFLICT, "CL0508", "needs-ruling", title, detail)
-        }
+        Problem { steps, ..Problem::new(StatusCode::CONFLICT, "CL0508", "needs-ruling", title, detail) }
     }
 }
 

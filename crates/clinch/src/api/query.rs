@@ -16,14 +16,8 @@ impl Query {
         let mut found = BTreeMap::new();
         for (name, value) in url::form_urlencoded::parse(raw.unwrap_or_default().as_bytes()) {
             if !allowed.contains(&&*name) {
-                let known = if allowed.is_empty() {
-                    "nothing".into()
-                } else {
-                    allowed.join(", ")
-                };
-                return Err(Problem::bad_query(format!(
-                    "`{name}` cannot be asked here; what can: {known}."
-                )));
+                let known = if allowed.is_empty() { "nothing".into() } else { allowed.join(", ") };
+                return Err(Problem::bad_query(format!("`{name}` cannot be asked here; what can: {known}.")));
             }
             if found.insert(name.to_string(), value.to_string()).is_some() {
                 return Err(Problem::bad_query(format!("`{name}` was given twice.")));
@@ -37,10 +31,7 @@ impl Query {
     }
 
     pub fn get<T: FromStr<Err: Display>>(&self, name: &str) -> Result<Option<T>, Problem> {
-        let read = |text: &str| {
-            text.parse()
-                .map_err(|error| Problem::bad_query(format!("{name}: {error}.")))
-        };
+        let read = |text: &str| text.parse().map_err(|error| Problem::bad_query(format!("{name}: {error}.")));
         self.text(name).map(read).transpose()
     }
 
@@ -65,9 +56,7 @@ impl<T: FromStr<Err: Display>, S: Send + Sync> FromRequestParts<S> for Id<T> {
         let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|error| Problem::bad_query(error.body_text()))?;
-        text.parse()
-            .map(Id)
-            .map_err(|error| Problem::bad_query(format!("{error}.")))
+        text.parse().map(Id).map_err(|error| Problem::bad_query(format!("{error}.")))
     }
 }
 
@@ -87,12 +76,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_refused_by_name() {
-        let said = |raw: &str| {
-            format!(
-                "{:?}",
-                Query::parse(Some(raw), &["state", "limit"]).expect_err("refused")
-            )
-        };
+        let said = |raw: &str| format!("{:?}", Query::parse(Some(raw), &["state", "limit"]).expect_err("refused"));
         assert!(said("stat=dead").contains("`stat` cannot be asked here; what can: state, limit"));
         assert!(said("state=dead&state=dead").contains("twice"));
         let query = Query::parse(Some("state=Dead&limit=0"), &["state", "limit"]).expect("names are fine");

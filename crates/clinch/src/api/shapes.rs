@@ -83,17 +83,8 @@ pub struct JobList {
 impl JobList {
     pub fn new(schema: &str, page: &read::JobPage) -> JobList {
         let jobs: Vec<Job> = page.rows.iter().map(Job::from).collect();
-        let next_before = if page.more {
-            jobs.last().map(|job| job.id.clone())
-        } else {
-            None
-        };
-        JobList {
-            schema: schema.into(),
-            jobs,
-            more: page.more,
-            next_before,
-        }
+        let next_before = if page.more { jobs.last().map(|job| job.id.clone()) } else { None };
+        JobList { schema: schema.into(), jobs, more: page.more, next_before }
     }
 }
 
@@ -196,11 +187,7 @@ pub struct Delivery {
 
 impl From<&read::DeliveryRow> for Delivery {
     fn from(row: &read::DeliveryRow) -> Delivery {
-        Delivery {
-            at: Moment(row.at),
-            conflict: row.conflict,
-            times: row.times,
-        }
+        Delivery { at: Moment(row.at), conflict: row.conflict, times: row.times }
     }
 }
 
@@ -456,11 +443,7 @@ mod tests {
     fn a_replay_refuses_words_that_it_does_not_know() {
         let ask: ReplayAsk = serde_json::from_str(r#"{"reason":"x"}"#).expect("the rest has defaults");
         assert_eq!((ask.config, ask.unknown), (ReplayOn::Original, None));
-        for bad in [
-            r#"{}"#,
-            r#"{"reason":"x","unknown":"maybe"}"#,
-            r#"{"reason":"x","force":true}"#,
-        ] {
+        for bad in [r#"{}"#, r#"{"reason":"x","unknown":"maybe"}"#, r#"{"reason":"x","force":true}"#] {
             assert!(serde_json::from_str::<ReplayAsk>(bad).is_err(), "{bad}");
         }
     }

@@ -8,11 +8,8 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// Each name and the command that it stands for.
-const ALIASES: [(&str, &[&str]); 3] = [
-    ("dlq_tail", &["dlq", "tail"]),
-    ("replay_msg", &["replay"]),
-    ("latency_histogram", &["latency"]),
-];
+const ALIASES: [(&str, &[&str]); 3] =
+    [("dlq_tail", &["dlq", "tail"]), ("replay_msg", &["replay"]), ("latency_histogram", &["latency"])];
 
 #[derive(Subcommand, Debug)]
 #[command(after_help = "\
@@ -37,10 +34,7 @@ impl Aliases {
             Aliases::Print => render::data(&functions())?,
             Aliases::Install { dir } => {
                 let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/bin"));
-                let dir = dir
-                    .clone()
-                    .or_else(home)
-                    .ok_or_else(|| failed("there is no HOME; say where with --dir"))?;
+                let dir = dir.clone().or_else(home).ok_or_else(|| failed("there is no HOME; say where with --dir"))?;
                 let binary = std::env::current_exe().map_err(|error| failed(&error.to_string()))?;
                 install(&dir, &binary)?;
                 for (name, _) in ALIASES {
@@ -54,11 +48,7 @@ impl Aliases {
 }
 
 fn failed(said: &str) -> Failure {
-    Failure::new(
-        Exit::Failed,
-        "CL0529",
-        format!("The aliases cannot be installed: {said}"),
-    )
+    Failure::new(Exit::Failed, "CL0529", format!("The aliases cannot be installed: {said}"))
 }
 
 /// All or none: what is not ours is not replaced.
@@ -84,38 +74,24 @@ fn install(dir: &Path, binary: &Path) -> Result<(), Failure> {
 }
 
 fn functions() -> String {
-    ALIASES
-        .iter()
-        .map(|(name, command)| format!("{name}() {{ clinch {} \"$@\"; }}\n", command.join(" ")))
-        .collect()
+    ALIASES.iter().map(|(name, command)| format!("{name}() {{ clinch {} \"$@\"; }}\n", command.join(" "))).collect()
 }
 
 /// The arguments as `clinch` takes them, and a line that says so if it was called by another name.
 pub fn expand(args: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
-    let called = args
-        .first()
-        .and_then(|name| Path::new(name).file_name())
-        .and_then(OsStr::to_str);
+    let called = args.first().and_then(|name| Path::new(name).file_name()).and_then(OsStr::to_str);
     let Some((_, command)) = ALIASES.iter().find(|(name, _)| Some(*name) == called) else {
         return (args, None);
     };
     let words = command.iter().map(OsString::from).chain(args.into_iter().skip(1));
     let args: Vec<OsString> = [OsString::from("clinch")].into_iter().chain(words).collect();
-    let said = args
-        .iter()
-        .map(|word| quoted(&word.to_string_lossy()))
-        .collect::<Vec<_>>()
-        .join(" ");
+    let said = args.iter().map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ");
     (args, Some(format!("= {said}")))
 }
 
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.into()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+    if !word.is_empty() && word.chars().all(plain) { word.into() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -155,10 +131,7 @@ mod tests {
         std::fs::remove_file(dir.path().join("replay_msg")).expect("there");
         std::fs::write(dir.path().join("replay_msg"), "theirs").expect("written");
         assert!(install(dir.path(), binary).is_err());
-        assert_eq!(
-            std::fs::read_to_string(dir.path().join("replay_msg")).expect("kept"),
-            "theirs"
-        );
+        assert_eq!(std::fs::read_to_string(dir.path().join("replay_msg")).expect("kept"), "theirs");
     }
 
     #[test]

@@ -34,11 +34,7 @@ enum Format {
 impl Check {
     pub fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
         let files = read_files(&self.directory).map_err(|error| {
-            Failure::new(
-                Exit::ConfigInvalid,
-                "CL0527",
-                format!("The workspace cannot be read: {error}"),
-            )
+            Failure::new(Exit::ConfigInvalid, "CL0527", format!("The workspace cannot be read: {error}"))
         })?;
         if files.0.is_empty() {
             let said = format!("There is no workspace in {}", self.directory.display());
@@ -50,16 +46,8 @@ impl Check {
             Ok((workspace, warnings)) => (warnings, workspace.refusals().len()),
             Err(problems) => (problems, 0),
         };
-        let problems = Problems {
-            directory: &self.directory,
-            files: &files,
-            found: &found,
-        };
-        let usual = if matches!(globals.output(), Output::Json | Output::Jsonl) {
-            Format::Json
-        } else {
-            Format::Human
-        };
+        let problems = Problems { directory: &self.directory, files: &files, found: &found };
+        let usual = if matches!(globals.output(), Output::Json | Output::Jsonl) { Format::Json } else { Format::Human };
         match self.format.unwrap_or(usual) {
             Format::Human => render::data(&problems.human())?,
             Format::Json => render::json(Output::Json, &problems.json())?,
@@ -69,10 +57,7 @@ impl Check {
             return Ok(Exit::ConfigInvalid);
         }
         match refused {
-            0 => render::next(
-                globals.output(),
-                &format!("clinch serve --workspace {}", self.directory.display()),
-            ),
+            0 => render::next(globals.output(), &format!("clinch serve --workspace {}", self.directory.display())),
             _ => render::note("`serve` refuses this workspace: it has parts that this version cannot run yet"),
         }
         Ok(Exit::Done)

@@ -52,11 +52,7 @@ pub struct Answer<T> {
 impl Client {
     pub fn open(globals: &Globals) -> Result<Client, Failure> {
         let base = base(globals)?;
-        Ok(Client {
-            http: http(is_local(&base))?,
-            token: token(globals, &base)?,
-            base,
-        })
+        Ok(Client { http: http(is_local(&base))?, token: token(globals, &base)?, base })
     }
 
     pub async fn get<T: DeserializeOwned>(
@@ -77,11 +73,7 @@ impl Client {
 
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
-        url.path_segments_mut()
-            .expect("an http address has a path")
-            .pop_if_empty()
-            .extend(["api", "v1"])
-            .extend(path);
+        url.path_segments_mut().expect("an http address has a path").pop_if_empty().extend(["api", "v1"]).extend(path);
         url
     }
 
@@ -112,23 +104,14 @@ fn base(globals: &Globals) -> Result<Url, Failure> {
         (Some(url), _) => url.clone(),
         (None, Some(Card { admin: Some(admin), .. })) => admin,
         (None, _) => {
-            let said = format!(
-                "No server is running with the data directory {}",
-                globals.data_dir.display()
-            );
+            let said = format!("No server is running with the data directory {}", globals.data_dir.display());
             return Err(Failure::new(Exit::NotReachable, "CL0520", said).fix(START));
         }
     };
-    let url = Url::parse(&text)
-        .ok()
-        .filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
+    let url = Url::parse(&text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
     url.ok_or_else(|| {
-        Failure::new(
-            Exit::Usage,
-            "CL0532",
-            format!("`{text}` is not the address of a server"),
-        )
-        .fix("write it like http://127.0.0.1:7401")
+        Failure::new(Exit::Usage, "CL0532", format!("`{text}` is not the address of a server"))
+            .fix("write it like http://127.0.0.1:7401")
     })
 }
 
@@ -178,13 +161,7 @@ pub fn http(local: bool) -> Result<reqwest::Client, Failure> {
     builder().build().or_else(|_| {
         let roots = webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter();
         let roots = roots.filter_map(|der| reqwest::Certificate::from_der(der).ok());
-        let failed = |error| {
-            Failure::new(
-                Exit::Failed,
-                "CL0533",
-                format!("The HTTP client cannot be made: {error}"),
-            )
-        };
+        let failed = |error| Failure::new(Exit::Failed, "CL0533", format!("The HTTP client cannot be made: {error}"));
         builder().tls_certs_only(roots).build().map_err(failed)
     })
 }
@@ -194,12 +171,8 @@ pub fn is_local_text(url: &str) -> bool {
 }
 
 fn not_reachable(base: &Url, error: &reqwest::Error) -> Failure {
-    Failure::new(
-        Exit::NotReachable,
-        "CL0520",
-        format!("The server at {base} does not answer: {}", cause(error)),
-    )
-    .fix(START)
+    Failure::new(Exit::NotReachable, "CL0520", format!("The server at {base} does not answer: {}", cause(error)))
+        .fix(START)
 }
 
 /// The innermost cause: the others only say that something failed.
@@ -245,10 +218,7 @@ fn refusal(status: u16, body: &[u8], base: &Url) -> Failure {
 
 /// Asks for a list of jobs with only what was given.
 pub fn given(pairs: &[(&'static str, Option<String>)]) -> Vec<(&'static str, String)> {
-    pairs
-        .iter()
-        .filter_map(|(name, value)| Some((*name, value.clone()?)))
-        .collect()
+    pairs.iter().filter_map(|(name, value)| Some((*name, value.clone()?))).collect()
 }
 
 #[cfg(test)]
@@ -262,11 +232,7 @@ mod tests {
             |status, body: &str, exit| assert_eq!(refusal(status, body.as_bytes(), &base).exit, exit, "{status}");
         check(404, r#"{"code":"CL0505","detail":"no"}"#, Exit::NotFound);
         check(401, r#"{"code":"CL0501","detail":"no"}"#, Exit::NotAllowed);
-        check(
-            409,
-            r#"{"code":"CL0508","detail":"no","steps":["post"]}"#,
-            Exit::Refused,
-        );
+        check(409, r#"{"code":"CL0508","detail":"no","steps":["post"]}"#, Exit::Refused);
         check(400, r#"{"code":"CL0503","detail":"no"}"#, Exit::Usage);
         check(503, r#"{"code":"CL0510","detail":"no"}"#, Exit::Failed);
         check(502, "<html>", Exit::Failed);

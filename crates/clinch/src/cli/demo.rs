@@ -29,14 +29,8 @@ impl Demo {
         if std::env::var_os("CLINCH_LOG").is_some() {
             crate::telemetry::start_logging(crate::telemetry::LogFormat::Text);
         }
-        let options = Options {
-            dir: self.dir,
-            exit: self.exit,
-            events: self.events,
-        };
-        demo::run(options)
-            .await
-            .map_err(|said| Failure::new(Exit::Failed, "CL0534", said))?;
+        let options = Options { dir: self.dir, exit: self.exit, events: self.events };
+        demo::run(options).await.map_err(|said| Failure::new(Exit::Failed, "CL0534", said))?;
         Ok(Exit::Done)
     }
 }

@@ -96,19 +96,9 @@ async fn groups(client: &Client, output: Output) -> Result<Exit, Failure> {
         None => render::note("there are no dead letters"),
         Some(first) => {
             let all: u64 = answer.told.groups.iter().map(|group| group.jobs).sum();
-            let oldest = answer
-                .told
-                .groups
-                .iter()
-                .map(|group| group.first_at)
-                .min()
-                .unwrap_or(first.first_at);
+            let oldest = answer.told.groups.iter().map(|group| group.first_at).min().unwrap_or(first.first_at);
             let jobs = usize::try_from(all).unwrap_or(usize::MAX);
-            render::note(&format!(
-                "{}, oldest {}",
-                render::count(jobs, "dead letter"),
-                human(now.since(oldest.0))
-            ));
+            render::note(&format!("{}, oldest {}", render::count(jobs, "dead letter"), human(now.since(oldest.0))));
             render::next(output, &format!("clinch dlq ls --reason {}", first.reason));
         }
     }
@@ -144,9 +134,7 @@ async fn tail(client: &Client, output: Output, follow: bool, lines: usize) -> Re
 }
 
 async fn dead(client: &Client, limit: usize) -> Result<(serde_json::Value, Vec<Job>), Failure> {
-    let answer = client
-        .get::<JobList>(&["dead"], &[("limit", limit.to_string())])
-        .await?;
+    let answer = client.get::<JobList>(&["dead"], &[("limit", limit.to_string())]).await?;
     Ok((answer.document, answer.told.jobs))
 }
 
@@ -159,11 +147,7 @@ impl Seen {
     fn fresh(&mut self, newest_first: Vec<Job>) -> Vec<Job> {
         let mark = |job: &Job| (job.id.clone(), job.ended_at.map(|at| at.0.to_string()));
         let before = std::mem::replace(&mut self.0, newest_first.iter().map(mark).collect());
-        newest_first
-            .into_iter()
-            .rev()
-            .filter(|job| !before.contains(&mark(job)))
-            .collect()
+        newest_first.into_iter().rev().filter(|job| !before.contains(&mark(job))).collect()
     }
 }
 
@@ -201,29 +185,20 @@ mod tests {
     #[test]
     fn a_tail_tells_each_death_once_and_a_second_death_again() {
         let mut seen = Seen::default();
-        let other = Job {
-            id: "job_01HZX5T0N8W2B".into(),
-            ..job()
-        };
+        let other = Job { id: "job_01HZX5T0N8W2B".into(), ..job() };
         let told = seen.fresh(vec![other.clone(), job()]);
         assert_eq!(
             told.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(),
             ["job_01HZX5T0N8W2A", "job_01HZX5T0N8W2B"]
         );
         assert!(seen.fresh(vec![other.clone(), job()]).is_empty());
-        let again = Job {
-            ended_at: Some(at(99)),
-            ..job()
-        };
+        let again = Job { ended_at: Some(at(99)), ..job() };
         assert_eq!(seen.fresh(vec![again, other]).len(), 1);
     }
 
     #[test]
     fn a_line_of_the_tail_reads_alone() {
         let told = anstream::adapter::strip_str(&line(&job())).to_string();
-        assert!(
-            told.ends_with("Z job_01HZX5T0N8W2A signup auth_failed try 2 401 from the target"),
-            "{told}"
-        );
+        assert!(told.ends_with("Z job_01HZX5T0N8W2A signup auth_failed try 2 401 from the target"), "{told}");
     }
 }

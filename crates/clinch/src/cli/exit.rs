@@ -41,13 +41,7 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(exit: Exit, code: &str, message: impl Into<String>) -> Failure {
-        Failure {
-            exit,
-            code: code.into(),
-            message: message.into(),
-            facts: Vec::new(),
-            fix: None,
-        }
+        Failure { exit, code: code.into(), message: message.into(), facts: Vec::new(), fix: None }
     }
 
     /// Nobody reads our output any more: there is nothing to complain about.
@@ -92,13 +86,9 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_happened_and_what_to_do() {
-        let failure = Failure::new(Exit::NotFound, "CL0505", "There is no job\u{1b}[2J here.")
-            .fact("a fact")
-            .fix("look");
+        let failure =
+            Failure::new(Exit::NotFound, "CL0505", "There is no job\u{1b}[2J here.").fact("a fact").fix("look");
         let plain = anstream::adapter::strip_str(&failure.text()).to_string();
-        assert_eq!(
-            plain,
-            "error[CL0505]: There is no job\u{fffd}[2J here.\n  = a fact\n  = fix: look"
-        );
+        assert_eq!(plain, "error[CL0505]: There is no job\u{fffd}[2J here.\n  = a fact\n  = fix: look");
     }
 }

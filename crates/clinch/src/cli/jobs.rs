@@ -138,9 +138,7 @@ pub async fn show(client: &Client, output: Output, id: &str) -> Result<JobShow, 
 }
 
 pub fn table(jobs: &[Job], now: Timestamp) -> Table {
-    let mut table = Table::new(&[
-        "ID", "STATE", "FLOW", "QUEUE", "AGE", "TRIES", "REPLAYS", "REASON", "ERROR",
-    ]);
+    let mut table = Table::new(&["ID", "STATE", "FLOW", "QUEUE", "AGE", "TRIES", "REPLAYS", "REASON", "ERROR"]);
     for job in jobs {
         table.row(vec![
             Cell::text(&job.id),
@@ -167,48 +165,22 @@ fn text(told: &JobShow, now: Timestamp) -> String {
     let mut fact = |name: &str, value: String| {
         let _ = write!(text, "\n  {name:<12}{value}");
     };
-    fact(
-        "flow",
-        format!(
-            "{}   queue {}   workspace {}",
-            clean(&job.flow),
-            clean(&job.queue),
-            clean(&job.version)
-        ),
-    );
+    fact("flow", format!("{}   queue {}   workspace {}", clean(&job.flow), clean(&job.queue), clean(&job.version)));
     fact(
         "received",
-        format!(
-            "{} ({} ago), answered {}",
-            job.received_at.0,
-            render::age(job.received_at, now),
-            told.answer_status
-        ),
+        format!("{} ({} ago), answered {}", job.received_at.0, render::age(job.received_at, now), told.answer_status),
     );
     if let Some(due) = job.due_at {
         fact("due", format!("{} (in {})", due.0, human(due.0.since(now))));
     }
     if let Some(ended) = job.ended_at {
-        fact(
-            "ended",
-            format!("{} (after {})", ended.0, human(ended.0.since(job.received_at.0))),
-        );
+        fact("ended", format!("{} (after {})", ended.0, human(ended.0.since(job.received_at.0))));
     }
     if let Some(event) = &told.event {
-        fact(
-            "event",
-            format!(
-                "{}   type {}   tenant {}",
-                event.id,
-                clean(&event.kind),
-                clean(&event.tenant)
-            ),
-        );
+        fact("event", format!("{}   type {}   tenant {}", event.id, clean(&event.kind), clean(&event.tenant)));
         fact("trace", event.trace_id.clone());
         if !event.source_event_id.is_empty() {
-            let until = told
-                .key_until
-                .map_or_else(String::new, |until| format!("   kept until {}", until.0));
+            let until = told.key_until.map_or_else(String::new, |until| format!("   kept until {}", until.0));
             fact("key", format!("{}{until}", clean(&event.source_event_id)));
         }
     }
@@ -236,9 +208,7 @@ fn text(told: &JobShow, now: Timestamp) -> String {
         &mut text,
         "effects",
         told.effects.iter().map(|effect| {
-            let answer = effect
-                .answer_status
-                .map_or_else(String::new, |status| format!("   answered {status}"));
+            let answer = effect.answer_status.map_or_else(String::new, |status| format!("   answered {status}"));
             let sent = format!("sent {}×", effect.sends);
             format!(
                 "{}  {}   {sent}   idempotency {}{answer}",
@@ -252,11 +222,7 @@ fn text(told: &JobShow, now: Timestamp) -> String {
         &mut text,
         "later deliveries",
         told.deliveries.iter().map(|delivery| {
-            let kind = if delivery.conflict {
-                "another body: the first stays"
-            } else {
-                "same body: nothing repeated"
-            };
+            let kind = if delivery.conflict { "another body: the first stays" } else { "same body: nothing repeated" };
             format!("{}  {}×  {kind}", delivery.at.0, delivery.times)
         }),
     );
@@ -274,17 +240,8 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             )
         }),
     );
-    let masked = if told.body.json {
-        "its texts masked"
-    } else {
-        "not JSON, not shown"
-    };
-    let lines = told
-        .body
-        .lines
-        .iter()
-        .map(|line| clean(line))
-        .chain(told.body.cut.then(|| "…".to_string()));
+    let masked = if told.body.json { "its texts masked" } else { "not JSON, not shown" };
+    let lines = told.body.lines.iter().map(|line| clean(line)).chain(told.body.cut.then(|| "…".to_string()));
     let heading = format!("body, {} bytes, {masked}", render::thousands(told.body.bytes as u64));
     let _ = writeln!(text, "{BOLD}{heading}{BOLD:#}");
     for line in lines {
@@ -359,12 +316,7 @@ pub(super) mod tests {
             }],
             deliveries: vec![],
             audit: vec![],
-            body: Preview {
-                bytes: 17,
-                json: true,
-                lines: vec!["{".into(), "}".into()],
-                cut: false,
-            },
+            body: Preview { bytes: 17, json: true, lines: vec!["{".into(), "}".into()], cut: false },
         };
         let text = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();
         for part in [
@@ -379,9 +331,6 @@ pub(super) mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
-        assert!(
-            !text.contains("later deliveries") && !text.contains("on record"),
-            "{text}"
-        );
+        assert!(!text.contains("later deliveries") && !text.contains("on record"), "{text}");
     }
 }

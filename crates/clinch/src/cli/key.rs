@@ -31,19 +31,10 @@ impl Key {
     pub async fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
         let Key::Show { key, flow, tenant } = self;
         let client = Client::open(globals)?;
-        let query = given(&[
-            ("key", Some(key.clone())),
-            ("flow", flow.clone()),
-            ("tenant", tenant.clone()),
-        ]);
+        let query = given(&[("key", Some(key.clone())), ("flow", flow.clone()), ("tenant", tenant.clone())]);
         let answer = client.get::<KeyShow>(&["keys"], &query).await?;
         let told = &answer.told;
-        let jobs: Vec<&str> = told
-            .found
-            .iter()
-            .flat_map(|found| &found.jobs)
-            .map(|job| job.id.as_str())
-            .collect();
+        let jobs: Vec<&str> = told.found.iter().flat_map(|found| &found.jobs).map(|job| job.id.as_str()).collect();
         render::show(globals.output(), &answer.document, &jobs.join("\n"), || text(told))?;
         if let Some(first) = jobs.first() {
             render::next(globals.output(), &format!("clinch jobs show {first}"));
@@ -53,11 +44,7 @@ impl Key {
 }
 
 fn text(told: &KeyShow) -> String {
-    told.found
-        .iter()
-        .map(|found| one(&told.key, found))
-        .collect::<Vec<_>>()
-        .join("\n")
+    told.found.iter().map(|found| one(&told.key, found)).collect::<Vec<_>>().join("\n")
 }
 
 fn one(key: &str, found: &KeyFound) -> String {
@@ -68,9 +55,7 @@ fn one(key: &str, found: &KeyFound) -> String {
         clean(&found.flow),
         clean(&found.tenant)
     );
-    let until = found
-        .kept_until
-        .map_or_else(String::new, |until| format!("   kept until {}", until.0));
+    let until = found.kept_until.map_or_else(String::new, |until| format!("   kept until {}", until.0));
     let _ = writeln!(
         text,
         "seen {}   jobs {}   duplicates {}   conflicts {}{until}",
@@ -82,13 +67,7 @@ fn one(key: &str, found: &KeyFound) -> String {
     for line in &found.story {
         let style = render::state_style(&line.what);
         let job = line.job_id.as_ref().map_or_else(String::new, |id| format!("{id}  "));
-        let _ = writeln!(
-            text,
-            "{}  {style}{:<10}{style:#} {job}{}",
-            line.at.0,
-            clean(&line.what),
-            clean(&line.detail)
-        );
+        let _ = writeln!(text, "{}  {style}{:<10}{style:#} {job}{}", line.at.0, clean(&line.what), clean(&line.detail));
     }
     for job in &found.jobs {
         let _ = writeln!(text, "now: {} {}", job.id, render::state(&job.state));
@@ -127,17 +106,8 @@ mod tests {
             }],
         };
         let text = anstream::adapter::strip_str(&text(&told)).to_string();
-        assert!(
-            text.starts_with("KEY k-1   POST /hooks/signup   flow signup   tenant default\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("seen 2   jobs 1   duplicates 1   conflicts 0\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("Z  accepted   answered 202\nnow: job_01HZX5T0N8W2A dead\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("KEY k-1   POST /hooks/signup   flow signup   tenant default\n"), "{text}");
+        assert!(text.contains("seen 2   jobs 1   duplicates 1   conflicts 0\n"), "{text}");
+        assert!(text.contains("Z  accepted   answered 202\nnow: job_01HZX5T0N8W2A dead\n"), "{text}");
     }
 }

@@ -53,9 +53,7 @@ impl Stage {
 
 /// A length of time that the server will read again.
 fn window(text: &str) -> Result<String, String> {
-    parse_duration(text)
-        .map(|_| text.to_string())
-        .map_err(|error| error.to_string())
+    parse_duration(text).map(|_| text.to_string()).map_err(|error| error.to_string())
 }
 
 fn percentile(text: &str) -> Result<f64, String> {
@@ -69,9 +67,7 @@ impl Latency {
         let asked = self.percentile.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
         let query = [("window", self.window.clone()), ("percentile", asked)];
         let answer = client.get::<shapes::Latency>(&["latency"], &query).await?;
-        render::show(globals.output(), &answer.document, "", || {
-            text(&answer.told, self.stage.word())
-        })?;
+        render::show(globals.output(), &answer.document, "", || text(&answer.told, self.stage.word()))?;
         if answer.told.jobs == 0 {
             render::note("no job that was accepted in this window has ended; try a longer --window");
         }
@@ -84,11 +80,8 @@ fn text(told: &shapes::Latency, word: &str) -> String {
     let Some(stage) = told.stages.iter().find(|stage| stage.stage == word) else {
         return String::new();
     };
-    let asked: Vec<String> = stage
-        .percentiles
-        .iter()
-        .map(|p| format!("p{} {}", p.percentile, seconds(p.seconds)))
-        .collect();
+    let asked: Vec<String> =
+        stage.percentiles.iter().map(|p| format!("p{} {}", p.percentile, seconds(p.seconds))).collect();
     let mut text = format!(
         "{}, all flows, {window}, n={}   {BOLD}{}{BOLD:#}   (p50 {}  p99 {}  max {})\n",
         word.replace('_', " "),
@@ -113,29 +106,14 @@ fn text(told: &shapes::Latency, word: &str) -> String {
             continue;
         }
         let inside = |p: &&shapes::Percentile| p.seconds.is_some_and(|at| at <= below && (at > above || above == 0.0));
-        let marks: Vec<String> = stage
-            .percentiles
-            .iter()
-            .filter(inside)
-            .map(|p| format!("p{}", p.percentile))
-            .collect();
-        let mark = if marks.is_empty() {
-            String::new()
-        } else {
-            format!("  <- {}", marks.join(", "))
-        };
+        let marks: Vec<String> =
+            stage.percentiles.iter().filter(inside).map(|p| format!("p{}", p.percentile)).collect();
+        let mark = if marks.is_empty() { String::new() } else { format!("  <- {}", marks.join(", ")) };
         let jobs = thousands(bucket.jobs as u64);
-        let _ = writeln!(
-            text,
-            "  {name:<10} {:<BAR_WIDTH$} {jobs:>9}{mark}",
-            bar(bucket.jobs, most)
-        );
+        let _ = writeln!(text, "  {name:<10} {:<BAR_WIDTH$} {jobs:>9}{mark}", bar(bucket.jobs, most));
     }
-    let others: Vec<String> = told
-        .stages
-        .iter()
-        .map(|stage| format!("{} {}", stage.stage, seconds(stage.p95)))
-        .collect();
+    let others: Vec<String> =
+        told.stages.iter().map(|stage| format!("{} {}", stage.stage, seconds(stage.p95))).collect();
     let _ = writeln!(text, "by stage p95: {}", others.join("   "));
     if told.cut {
         text += "only the newest jobs of the window were counted\n";
@@ -176,23 +154,11 @@ mod tests {
             p95: Some(9.8),
             p99: Some(29.0),
             max: Some(58.0),
-            percentiles: vec![Percentile {
-                percentile: 95.0,
-                seconds: Some(9.8),
-            }],
+            percentiles: vec![Percentile { percentile: 95.0, seconds: Some(9.8) }],
             buckets: vec![
-                Bucket {
-                    le: Some(0.05),
-                    jobs: 0,
-                },
-                Bucket {
-                    le: Some(0.1),
-                    jobs: 2_600,
-                },
-                Bucket {
-                    le: Some(10.0),
-                    jobs: 300,
-                },
+                Bucket { le: Some(0.05), jobs: 0 },
+                Bucket { le: Some(0.1), jobs: 2_600 },
+                Bucket { le: Some(10.0), jobs: 300 },
                 Bucket { le: None, jobs: 1 },
             ],
         };
@@ -217,10 +183,7 @@ by stage p95: end_to_end 9.8 s
 
     #[test]
     fn bars_and_spans_are_told_shortly() {
-        assert_eq!(
-            (bar(0, 0), bar(0, 9), bar(1, 1_000)),
-            (String::new(), String::new(), "|".into())
-        );
+        assert_eq!((bar(0, 0), bar(0, 9), bar(1, 1_000)), (String::new(), String::new(), "|".into()));
         let told: Vec<String> = [0.0004, 0.25, 1.24, 61.4].map(|value| seconds(Some(value))).into();
         assert_eq!(told, ["400 us", "250 ms", "1.2 s", "61 s"]);
     }

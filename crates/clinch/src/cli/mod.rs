@@ -60,13 +60,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6
 #[command(next_help_heading = "Global options")]
 pub struct Globals {
     /// Where the server keeps its data, its token and its address
-    #[arg(
-        long,
-        global = true,
-        env = "CLINCH_DATA_DIR",
-        default_value = ".clinch",
-        value_name = "DIR"
-    )]
+    #[arg(long, global = true, env = "CLINCH_DATA_DIR", default_value = ".clinch", value_name = "DIR")]
     data_dir: PathBuf,
     /// The admin address of the server; found in the data directory if not given. The token is read from CLINCH_TOKEN,
     /// or from the data directory

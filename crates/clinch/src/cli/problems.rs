@@ -39,9 +39,7 @@ impl Problems<'_> {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let title = level
-            .primary_title(render::clean(&problem.message))
-            .id(problem.code.to_string());
+        let title = level.primary_title(render::clean(&problem.message)).id(problem.code.to_string());
         let path = self.path(&problem.file);
         let mut parts: Vec<Element<'_>> = Vec::new();
         match self.text(&problem.file) {
@@ -101,10 +99,7 @@ impl Problems<'_> {
     pub fn github(&self) -> String {
         let line = |problem: &Problem| {
             let (line, column) = position(self.text(&problem.file).unwrap_or_default(), problem.span.start);
-            let help = problem
-                .help
-                .as_ref()
-                .map_or_else(String::new, |help| format!("\nfix: {help}"));
+            let help = problem.help.as_ref().map_or_else(String::new, |help| format!("\nfix: {help}"));
             format!(
                 "::{} file={},line={line},col={column},title={}::{}\n",
                 word(problem.severity),
@@ -117,11 +112,7 @@ impl Problems<'_> {
     }
 
     fn text(&self, file: &str) -> Option<&str> {
-        self.files
-            .0
-            .iter()
-            .find(|(path, _)| path == file)
-            .map(|(_, text)| text.as_str())
+        self.files.0.iter().find(|(path, _)| path == file).map(|(_, text)| text.as_str())
     }
 
     /// As an editor or a terminal can open it from here.
@@ -177,18 +168,12 @@ mod tests {
             ("workers/w.yml".into(), "name: post\n\nretires: 5\n".into()),
             ("queues.yml".into(), String::new()),
         ]);
-        look(&Problems {
-            directory: Path::new("."),
-            files: &files,
-            found,
-        })
+        look(&Problems { directory: Path::new("."), files: &files, found })
     }
 
     #[test]
     fn j1_a_problem_is_shown_in_the_text_with_its_fix() {
-        let told = with(&[problem()], |problems| {
-            anstream::adapter::strip_str(&problems.human()).to_string()
-        });
+        let told = with(&[problem()], |problems| anstream::adapter::strip_str(&problems.human()).to_string());
         let expected = "\
 error[CL0121]: unknown key `retires`
  --> workers/w.yml:3:1
@@ -209,19 +194,14 @@ error[CL0121]: unknown key `retires`
         nowhere.file = "queues.yml".into();
         let mut beyond = problem();
         beyond.span = Span::new(900, 950);
-        let told = with(&[nowhere, beyond], |problems| {
-            anstream::adapter::strip_str(&problems.human()).to_string()
-        });
+        let told = with(&[nowhere, beyond], |problems| anstream::adapter::strip_str(&problems.human()).to_string());
         assert!(told.contains("--> queues.yml") && told.contains("2 errors"), "{told}");
     }
 
     #[test]
     fn programs_get_places_and_github_gets_marks() {
         let document = with(&[problem()], |problems| problems.json());
-        assert_eq!(
-            (&document["problems"][0]["line"], &document["problems"][0]["end_column"]),
-            (&json!(3), &json!(8))
-        );
+        assert_eq!((&document["problems"][0]["line"], &document["problems"][0]["end_column"]), (&json!(3), &json!(8)));
         let marks = with(&[problem()], |problems| problems.github());
         assert_eq!(
             marks,

@@ -27,11 +27,7 @@ pub enum Output {
 impl Output {
     /// Without a terminal, a program reads.
     pub fn usual() -> Output {
-        if std::io::stdout().is_terminal() {
-            Output::Table
-        } else {
-            Output::Plain
-        }
+        if std::io::stdout().is_terminal() { Output::Table } else { Output::Plain }
     }
 }
 
@@ -60,12 +56,10 @@ pub const BOLD: Style = Style::new().bold();
 /// What was asked for: one line or many, on standard output.
 pub fn data(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout().lock();
-    let written = out
-        .write_all(text.as_bytes())
-        .and_then(|()| match text.ends_with('\n') || text.is_empty() {
-            true => out.flush(),
-            false => out.write_all(b"\n").and_then(|()| out.flush()),
-        });
+    let written = out.write_all(text.as_bytes()).and_then(|()| match text.ends_with('\n') || text.is_empty() {
+        true => out.flush(),
+        false => out.write_all(b"\n").and_then(|()| out.flush()),
+    });
     written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::nobody_listens(),
         _ => Failure::new(Exit::Failed, "CL0531", format!("The output cannot be written: {error}")),
@@ -154,11 +148,7 @@ pub fn thousands(number: u64) -> String {
 
 /// `1 job`, `2 jobs`.
 pub fn count(number: usize, noun: &str) -> String {
-    format!(
-        "{} {noun}{}",
-        thousands(number as u64),
-        if number == 1 { "" } else { "s" }
-    )
+    format!("{} {noun}{}", thousands(number as u64), if number == 1 { "" } else { "s" })
 }
 
 pub fn state_style(state: &str) -> Style {
@@ -188,45 +178,27 @@ pub struct Cell {
 impl Cell {
     pub fn text(text: impl AsRef<str>) -> Cell {
         let text = clean(text.as_ref());
-        Cell {
-            plain: text.clone(),
-            text,
-            style: Style::new(),
-        }
+        Cell { plain: text.clone(), text, style: Style::new() }
     }
 
     pub fn number(number: impl Into<u64>) -> Cell {
         let number = number.into();
-        Cell {
-            text: thousands(number),
-            plain: number.to_string(),
-            style: Style::new(),
-        }
+        Cell { text: thousands(number), plain: number.to_string(), style: Style::new() }
     }
 
     pub fn state(word: &str) -> Cell {
-        Cell {
-            style: state_style(word),
-            ..Cell::text(word)
-        }
+        Cell { style: state_style(word), ..Cell::text(word) }
     }
 
     /// How long ago; for programs, when.
     pub fn age(at: Moment, now: Timestamp) -> Cell {
-        Cell {
-            text: age(at, now),
-            plain: at.0.to_string(),
-            style: Style::new(),
-        }
+        Cell { text: age(at, now), plain: at.0.to_string(), style: Style::new() }
     }
 
     /// Shortened for people.
     pub fn short(text: impl AsRef<str>, most: usize) -> Cell {
         let cell = Cell::text(text);
-        Cell {
-            text: cut(&cell.text, most),
-            ..cell
-        }
+        Cell { text: cut(&cell.text, most), ..cell }
     }
 }
 
@@ -237,10 +209,7 @@ pub struct Table {
 
 impl Table {
     pub fn new(columns: &'static [&'static str]) -> Table {
-        Table {
-            columns,
-            rows: Vec::new(),
-        }
+        Table { columns, rows: Vec::new() }
     }
 
     pub fn row(&mut self, cells: Vec<Cell>) {
@@ -266,13 +235,7 @@ impl Table {
     fn plain(&self) -> String {
         self.rows
             .iter()
-            .map(|row| {
-                row.iter()
-                    .map(|cell| cell.plain.as_str())
-                    .collect::<Vec<_>>()
-                    .join("\t")
-                    + "\n"
-            })
+            .map(|row| row.iter().map(|cell| cell.plain.as_str()).collect::<Vec<_>>().join("\t") + "\n")
             .collect()
     }
 
@@ -293,18 +256,10 @@ impl Table {
             }
             text.trim_end().to_string() + "\n"
         };
-        let header = self
-            .columns
-            .iter()
-            .map(|name| (name.to_string(), name.len(), BOLD))
-            .collect();
+        let header = self.columns.iter().map(|name| (name.to_string(), name.len(), BOLD)).collect();
         let mut text = line(header);
         for row in &self.rows {
-            text += &line(
-                row.iter()
-                    .map(|cell| (cell.text.clone(), cell.text.chars().count(), cell.style))
-                    .collect(),
-            );
+            text += &line(row.iter().map(|cell| (cell.text.clone(), cell.text.chars().count(), cell.style)).collect());
         }
         text
     }
@@ -316,11 +271,7 @@ mod tests {
 
     fn table() -> Table {
         let mut table = Table::new(&["ID", "STATE", "ERROR"]);
-        table.row(vec![
-            Cell::text("job_1"),
-            Cell::state("dead"),
-            Cell::short("it\tfailed\u{1b}[31m badly", 10),
-        ]);
+        table.row(vec![Cell::text("job_1"), Cell::state("dead"), Cell::short("it\tfailed\u{1b}[31m badly", 10)]);
         table.row(vec![Cell::text("job_22"), Cell::state("success"), Cell::text("")]);
         table
     }
@@ -328,27 +279,18 @@ mod tests {
     #[test]
     fn a_table_is_aligned_under_its_header() {
         let text = anstream::adapter::strip_str(&table().aligned()).to_string();
-        assert_eq!(
-            text,
-            "ID      STATE    ERROR\njob_1   dead     it failed…\njob_22  success\n"
-        );
+        assert_eq!(text, "ID      STATE    ERROR\njob_1   dead     it failed…\njob_22  success\n");
     }
 
     #[test]
     fn plain_rows_are_for_programs() {
-        assert_eq!(
-            table().plain(),
-            "job_1\tdead\tit failed\u{fffd}[31m badly\njob_22\tsuccess\t\n"
-        );
+        assert_eq!(table().plain(), "job_1\tdead\tit failed\u{fffd}[31m badly\njob_22\tsuccess\t\n");
     }
 
     #[test]
     fn numbers_are_told_in_groups() {
         let told: Vec<String> = [0, 999, 1_000, 1_234_567].map(thousands).into();
         assert_eq!(told, ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(
-            (count(1, "error"), count(2, "error")),
-            ("1 error".into(), "2 errors".into())
-        );
+        assert_eq!((count(1, "error"), count(2, "error")), ("1 error".into(), "2 errors".into()));
     }
 }

@@ -48,23 +48,14 @@ impl Replay {
     pub async fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
         let id = self.id.or(self.id_flag).expect("clap asks for one of the two");
         let Some(reason) = self.reason.clone().filter(|reason| !reason.trim().is_empty()) else {
-            return Err(
-                Failure::new(Exit::Refused, "CL0522", "A replay needs a reason; it is kept on record")
-                    .fix(jobs::replay_command(&id.to_string())),
-            );
+            return Err(Failure::new(Exit::Refused, "CL0522", "A replay needs a reason; it is kept on record")
+                .fix(jobs::replay_command(&id.to_string())));
         };
         let client = Client::open(globals)?;
         let output = globals.output();
-        let ask = ReplayAsk {
-            reason,
-            config: self.config,
-            unknown: self.unknown,
-        };
+        let ask = ReplayAsk { reason, config: self.config, unknown: self.unknown };
         let path = ["jobs", &id.to_string(), "replay"];
-        let answer = client
-            .post::<Replayed>(&path, &json!(ask))
-            .await
-            .map_err(|failure| options(failure, id))?;
+        let answer = client.post::<Replayed>(&path, &json!(ask)).await.map_err(|failure| options(failure, id))?;
         let told = &answer.told;
         if !told.replayed && told.replays == 0 {
             let said = format!("{id} is not a dead letter and never was: {}", told.state);
@@ -90,24 +81,15 @@ fn options(failure: Failure, id: JobId) -> Failure {
         Exit::Refused => failure
             .fact("--unknown skip      treat it as done")
             .fact("--unknown resend    send it again; it may happen twice")
-            .fix(format!(
-                "look at the target, then choose one: clinch replay {id} --reason TEXT --unknown skip"
-            )),
+            .fix(format!("look at the target, then choose one: clinch replay {id} --reason TEXT --unknown skip")),
         _ => failure,
     }
 }
 
 fn sentence(told: &Replayed) -> String {
     match told.replayed {
-        true => format!(
-            "{} is replayed (replay {}); effects that are done are skipped",
-            told.job_id, told.replays
-        ),
-        false => format!(
-            "{} was replayed already and is {}; nothing done",
-            told.job_id,
-            render::clean(&told.state)
-        ),
+        true => format!("{} is replayed (replay {}); effects that are done are skipped", told.job_id, told.replays),
+        false => format!("{} was replayed already and is {}; nothing done", told.job_id, render::clean(&told.state)),
     }
 }
 
@@ -163,13 +145,7 @@ mod tests {
             state: "success".into(),
             replays: 1,
         };
-        assert_eq!(
-            sentence(&told(true)),
-            "job_1 is replayed (replay 1); effects that are done are skipped"
-        );
-        assert_eq!(
-            sentence(&told(false)),
-            "job_1 was replayed already and is success; nothing done"
-        );
+        assert_eq!(sentence(&told(true)), "job_1 is replayed (replay 1); effects that are done are skipped");
+        assert_eq!(sentence(&told(false)), "job_1 was replayed already and is success; nothing done");
     }
 }

@@ -24,11 +24,7 @@ impl Schema {
             Some(path) => {
                 let text = serde_json::to_string_pretty(&schema).expect("a JSON value is always JSON") + "\n";
                 std::fs::write(path, text).map_err(|error| {
-                    Failure::new(
-                        Exit::Failed,
-                        "CL0531",
-                        format!("{} cannot be written: {error}", path.display()),
-                    )
+                    Failure::new(Exit::Failed, "CL0531", format!("{} cannot be written: {error}", path.display()))
                 })?;
                 render::note(&format!("wrote {}", path.display()));
             }

@@ -50,14 +50,8 @@ pub struct Send {
 
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as 'Name: value'")?;
-    let name = name
-        .trim()
-        .parse()
-        .map_err(|_| format!("`{}` is not a header's name", name.trim()))?;
-    let value = value
-        .trim()
-        .parse()
-        .map_err(|_| "the value has characters that a header cannot have".to_string())?;
+    let name = name.trim().parse().map_err(|_| format!("`{}` is not a header's name", name.trim()))?;
+    let value = value.trim().parse().map_err(|_| "the value has characters that a header cannot have".to_string())?;
     Ok((name, value))
 }
 
@@ -118,28 +112,18 @@ impl Send {
         }
         let card = Card::read(globals);
         let routes = card.as_ref().map_or(&[][..], |card| &card.routes);
-        let intake = self
-            .intake
-            .clone()
-            .or_else(|| card.as_ref()?.intake.clone())
-            .ok_or_else(|| {
-                let said = format!(
-                    "No server is running with the data directory {}",
-                    globals.data_dir.display()
-                );
-                Failure::new(Exit::NotReachable, "CL0520", said)
-                    .fix("start `clinch serve`, or name the intake with --intake, or send to a whole URL")
-            })?;
-        let named: Vec<_> = routes
-            .iter()
-            .filter(|route| {
-                if self.target.starts_with('/') {
-                    route.path == self.target
-                } else {
-                    route.flow == self.target
-                }
-            })
-            .collect();
+        let intake = self.intake.clone().or_else(|| card.as_ref()?.intake.clone()).ok_or_else(|| {
+            let said = format!("No server is running with the data directory {}", globals.data_dir.display());
+            Failure::new(Exit::NotReachable, "CL0520", said)
+                .fix("start `clinch serve`, or name the intake with --intake, or send to a whole URL")
+        })?;
+        let named: Vec<_> =
+            routes
+                .iter()
+                .filter(|route| {
+                    if self.target.starts_with('/') { route.path == self.target } else { route.flow == self.target }
+                })
+                .collect();
         let (method, path) = match named.as_slice() {
             [route] => (route.method.as_str(), route.path.as_str()),
             // The server says what it thinks of a path that is not on its card.
@@ -152,17 +136,11 @@ impl Send {
             }
             several => {
                 let paths: Vec<&str> = several.iter().map(|route| route.path.as_str()).collect();
-                return Err(usage(&format!(
-                    "Flow `{}` has several routes: {}",
-                    self.target,
-                    paths.join(", ")
-                ))
-                .fix("name one of its paths"));
+                return Err(usage(&format!("Flow `{}` has several routes: {}", self.target, paths.join(", ")))
+                    .fix("name one of its paths"));
             }
         };
-        let method = method
-            .parse()
-            .map_err(|_| usage(&format!("`{method}` is not a method")))?;
+        let method = method.parse().map_err(|_| usage(&format!("`{method}` is not a method")))?;
         Ok((method, format!("{}{path}", intake.trim_end_matches('/'))))
     }
 }
@@ -177,9 +155,7 @@ fn body(data: &str) -> Result<Vec<u8>, Failure> {
         Some(path) => std::fs::read(path).map_err(|error| unreadable(path, error)),
         None if data == "-" => {
             let mut bytes = Vec::new();
-            std::io::stdin()
-                .read_to_end(&mut bytes)
-                .map_err(|error| unreadable("standard input", error))?;
+            std::io::stdin().read_to_end(&mut bytes).map_err(|error| unreadable("standard input", error))?;
             Ok(bytes)
         }
         None => Ok(data.as_bytes().to_vec()),
@@ -189,31 +165,18 @@ fn body(data: &str) -> Result<Vec<u8>, Failure> {
 impl Letter {
     async fn post(&self, number: usize) -> Reply {
         let began = Instant::now();
-        let mut request = self
-            .http
-            .request(self.method.clone(), &self.url)
-            .headers(self.headers.clone());
+        let mut request = self.http.request(self.method.clone(), &self.url).headers(self.headers.clone());
         if let Some((name, key)) = &self.key {
             request = request.header(name, key.replace("{n}", &number.to_string()));
         }
         let sent = async {
             let response = request.body(self.body.clone()).send().await?;
             let status = response.status().as_u16();
-            let replayed = response
-                .headers()
-                .get("idempotent-replayed")
-                .is_some_and(|value| value == "true");
-            Ok(Answered {
-                status,
-                replayed,
-                body: response.bytes().await?.to_vec(),
-            })
+            let replayed = response.headers().get("idempotent-replayed").is_some_and(|value| value == "true");
+            Ok(Answered { status, replayed, body: response.bytes().await?.to_vec() })
         };
         let outcome = sent.await.map_err(|error: reqwest::Error| client::cause(&error));
-        Reply {
-            took: began.elapsed(),
-            outcome,
-        }
+        Reply { took: began.elapsed(), outcome }
     }
 }
 
@@ -235,25 +198,13 @@ impl Answered {
 async fn one(globals: &Globals, letter: &Letter) -> Result<Exit, Failure> {
     let reply = letter.post(1).await;
     let answered = reply.outcome.map_err(|why| {
-        Failure::new(
-            Exit::NotReachable,
-            "CL0520",
-            format!("{} does not answer: {why}", letter.url),
-        )
-        .fix("start `clinch serve`, or name the intake with --intake")
+        Failure::new(Exit::NotReachable, "CL0520", format!("{} does not answer: {why}", letter.url))
+            .fix("start `clinch serve`, or name the intake with --intake")
     })?;
     if !answered.is_success() {
         // The key is known with another body.
-        let exit = if answered.status == 422 {
-            Exit::Conflict
-        } else {
-            Exit::Failed
-        };
-        return Err(Failure::new(
-            exit,
-            "CL0524",
-            format!("{} {}", letter.url, answered.said()),
-        ));
+        let exit = if answered.status == 422 { Exit::Conflict } else { Exit::Failed };
+        return Err(Failure::new(exit, "CL0524", format!("{} {}", letter.url, answered.said())));
     }
     let said: Value = serde_json::from_slice(&answered.body).unwrap_or_default();
     let id = |name: &str| said[name].as_str().map(render::clean);
@@ -271,10 +222,7 @@ async fn one(globals: &Globals, letter: &Letter) -> Result<Exit, Failure> {
         let (event, took) = (event.unwrap_or_default(), reply.took.as_millis());
         match answered.replayed {
             false => format!("{} accepted  {event}  {shown}  {took} ms", answered.status),
-            true => format!(
-                "{} duplicate of {event}  {shown}  {took} ms  nothing repeated",
-                answered.status
-            ),
+            true => format!("{} duplicate of {event}  {shown}  {took} ms  nothing repeated", answered.status),
         }
     })?;
     if let Some(job) = job {
@@ -314,16 +262,9 @@ async fn many(globals: &Globals, letter: Letter, times: usize, concurrency: usiz
     match &tally.complaint {
         None => Ok(Exit::Done),
         Some(first) => {
-            let said = format!(
-                "{} of {} failed; the first: {first}",
-                thousands(tally.failed as u64),
-                thousands(times as u64)
-            );
-            let exit = if tally.by_status.is_empty() {
-                Exit::NotReachable
-            } else {
-                Exit::Failed
-            };
+            let said =
+                format!("{} of {} failed; the first: {first}", thousands(tally.failed as u64), thousands(times as u64));
+            let exit = if tally.by_status.is_empty() { Exit::NotReachable } else { Exit::Failed };
             Err(Failure::new(exit, "CL0524", said))
         }
     }
@@ -406,10 +347,7 @@ impl Tally {
         let number = |number: usize| thousands(number as u64);
         let rate = self.took.len() as f64 / elapsed.as_secs_f64().max(1e-9);
         let millis = |span: Duration| format!("{:.1} ms", span.as_secs_f64() * 1e3);
-        let statuses = self
-            .by_status
-            .iter()
-            .map(|(status, times)| format!("{status}: {}", number(*times)));
+        let statuses = self.by_status.iter().map(|(status, times)| format!("{status}: {}", number(*times)));
         let silent = (self.no_answer > 0).then(|| format!("no answer: {}", number(self.no_answer)));
         let answers: Vec<String> = statuses.chain(silent).collect();
         format!(
@@ -433,14 +371,7 @@ mod tests {
     use super::*;
 
     fn reply(status: u16, replayed: bool) -> Reply {
-        Reply {
-            took: Duration::from_millis(2),
-            outcome: Ok(Answered {
-                status,
-                replayed,
-                body: Vec::new(),
-            }),
-        }
+        Reply { took: Duration::from_millis(2), outcome: Ok(Answered { status, replayed, body: Vec::new() }) }
     }
 
     #[test]
@@ -450,18 +381,12 @@ mod tests {
         tally.count(reply(202, true));
         let mut other = Tally::default();
         other.count(reply(503, false));
-        other.count(Reply {
-            took: Duration::from_millis(9),
-            outcome: Err("refused".into()),
-        });
+        other.count(Reply { took: Duration::from_millis(9), outcome: Err("refused".into()) });
         tally.merge(other);
         tally.took.sort_unstable();
         assert_eq!((tally.accepted, tally.duplicates, tally.failed), (1, 1, 2));
         let text = tally.text(Duration::from_secs(2));
-        assert!(
-            text.starts_with("4 sent in 2.0 s (2/s)   1 accepted, 1 duplicates, 2 failed\n"),
-            "{text}"
-        );
+        assert!(text.starts_with("4 sent in 2.0 s (2/s)   1 accepted, 1 duplicates, 2 failed\n"), "{text}");
         assert!(text.contains("answers  202: 2   503: 1   no answer: 1\n"), "{text}");
         assert!(text.contains("p50 2.0 ms   p99 9.0 ms"), "{text}");
         assert_eq!(tally.document(Duration::from_secs(2))["by_status"]["202"], 2);
@@ -471,10 +396,7 @@ mod tests {
     #[test]
     fn a_header_is_read_as_it_is_written() {
         let (name, value) = header("X-Topic:  orders/create ").expect("fine");
-        assert_eq!(
-            (name.as_str(), value.to_str().expect("text")),
-            ("x-topic", "orders/create")
-        );
+        assert_eq!((name.as_str(), value.to_str().expect("text")), ("x-topic", "orders/create"));
         for bad in ["no colon", "bad name: x", "X: \u{1}"] {
             assert!(header(bad).is_err(), "{bad}");
         }

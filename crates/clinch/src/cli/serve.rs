@@ -34,24 +34,13 @@ pub struct Serve {
     #[arg(long, env = "CLINCH_ADMIN", value_name = "ADDR")]
     admin: Option<SocketAddr>,
     /// What this process does
-    #[arg(
-        long,
-        env = "CLINCH_ROLES",
-        default_value = "intake,worker,keeper,admin",
-        value_name = "ROLES"
-    )]
+    #[arg(long, env = "CLINCH_ROLES", default_value = "intake,worker,keeper,admin", value_name = "ROLES")]
     roles: Roles,
     /// After a stop, jobs under way have this long
     #[arg(long, env = "CLINCH_GRACE", default_value = "30s", value_parser = parse_duration, value_name = "TIME")]
     grace: Duration,
     /// How log lines look
-    #[arg(
-        long,
-        env = "CLINCH_LOG_FORMAT",
-        value_enum,
-        default_value = "text",
-        value_name = "FORMAT"
-    )]
+    #[arg(long, env = "CLINCH_LOG_FORMAT", value_enum, default_value = "text", value_name = "FORMAT")]
     log: LogFormat,
 }
 
@@ -72,18 +61,10 @@ impl Serve {
         };
         Err(match error {
             StartError::Config { files, problems } => {
-                let problems = Problems {
-                    directory: &self.workspace,
-                    files: &files,
-                    found: &problems,
-                };
+                let problems = Problems { directory: &self.workspace, files: &files, found: &problems };
                 render::complain(&(problems.human() + "\n"));
-                Failure::new(
-                    Exit::ConfigInvalid,
-                    "CL0528",
-                    "Nothing was started: the workspace has problems",
-                )
-                .fix(format!("clinch check {}", self.workspace.display()))
+                Failure::new(Exit::ConfigInvalid, "CL0528", "Nothing was started: the workspace has problems")
+                    .fix(format!("clinch check {}", self.workspace.display()))
             }
             StartError::Workspace(said) => Failure::new(Exit::ConfigInvalid, "CL0527", said),
             StartError::Store(error) => Failure::new(Exit::Failed, "CL0526", error.to_string()),

@@ -41,10 +41,7 @@ impl Verify {
 
 fn document(report: &Report) -> Value {
     let named = |parts: &[(&'static str, i64)]| -> Map<String, Value> {
-        parts
-            .iter()
-            .map(|(name, number)| (name.replace(' ', "_"), json!(number)))
-            .collect()
+        parts.iter().map(|(name, number)| (name.replace(' ', "_"), json!(number))).collect()
     };
     json!({
         "schema": "clinch.verify/v1",
@@ -59,17 +56,10 @@ fn document(report: &Report) -> Value {
 fn text(report: &Report) -> String {
     let number = |number: i64| thousands(number.unsigned_abs());
     let told = |parts: &[(&str, i64)], between: &str| {
-        parts
-            .iter()
-            .map(|(name, part)| format!("{} {name}", number(*part)))
-            .collect::<Vec<_>>()
-            .join(between)
+        parts.iter().map(|(name, part)| format!("{} {name}", number(*part))).collect::<Vec<_>>().join(between)
     };
-    let mut text = format!(
-        "{BOLD}{} jobs accepted{BOLD:#} = {}\n",
-        number(report.accepted),
-        told(&report.parts, " + ")
-    );
+    let mut text =
+        format!("{BOLD}{} jobs accepted{BOLD:#} = {}\n", number(report.accepted), told(&report.parts, " + "));
     text += &format!("{} events accepted\n", number(report.events));
     text += &format!("effects: {}\n", told(&report.effects, ", "));
     for problem in &report.problems {
@@ -99,10 +89,7 @@ mod tests {
             told.starts_with("1,007 jobs accepted = 1 queued + 1,006 success + 0 expired by retention\n"),
             "{told}"
         );
-        assert!(
-            told.contains("effects: 5 done, 1 not done") && told.ends_with("accounted for\n"),
-            "{told}"
-        );
+        assert!(told.contains("effects: 5 done, 1 not done") && told.ends_with("accounted for\n"), "{told}");
         report.problems.push("jobs have no event".into());
         assert!(text(&report).contains("problem: jobs have no event"));
         assert_eq!(document(&report)["effects"]["not_done"], 1);

@@ -28,43 +28,27 @@ const SENDERS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub async fn run(options: Options) -> Result<(), String> {
-    let temporary = tempfile::Builder::new()
-        .prefix("clinch-demo-")
-        .tempdir()
-        .map_err(|e| e.to_string())?;
+    let temporary = tempfile::Builder::new().prefix("clinch-demo-").tempdir().map_err(|e| e.to_string())?;
     let directory = options.dir.clone().unwrap_or_else(|| temporary.path().to_path_buf());
-    let sink = Sink::start()
-        .await
-        .map_err(|error| format!("the demo's target cannot be started: {error}"))?;
+    let sink = Sink::start().await.map_err(|error| format!("the demo's target cannot be started: {error}"))?;
     write_workspace(&directory, sink.address).map_err(|error| format!("{}: {error}", directory.display()))?;
     let app = start(&directory).await?;
     let intake = app.intake.ok_or("the demo has no intake")?;
     say(&format!("workspace  {}", directory.display()));
     say(&format!("intake     http://{intake}/hooks/signup"));
-    say(&format!(
-        "target     http://{} (fails some calls on purpose)",
-        sink.address
-    ));
+    say(&format!("target     http://{} (fails some calls on purpose)", sink.address));
 
     let count = options.events.clamp(10, 100_000);
     let answers = burst(intake, count).await?;
     settled(&app).await?;
     let dead = dead_letters(&app).await?;
-    say(&format!(
-        "\nThe target refuses {} events for good. It is repaired now, and they are replayed:",
-        dead.len()
-    ));
+    say(&format!("\nThe target refuses {} events for good. It is repaired now, and they are replayed:", dead.len()));
     sink.repair();
     let replayed = replay(&app, &dead).await?;
     settled(&app).await?;
 
-    let summary = Summary {
-        answers,
-        dead: dead.len(),
-        replayed,
-        left: dead_letters(&app).await?.len(),
-        target: sink.count(),
-    };
+    let summary =
+        Summary { answers, dead: dead.len(), replayed, left: dead_letters(&app).await?.len(), target: sink.count() };
     print!("{summary}");
     let verdict = summary.verdict(count);
     if options.exit || verdict.is_err() {
@@ -108,10 +92,7 @@ fn write_workspace(directory: &Path, sink: SocketAddr) -> std::io::Result<()> {
     for (path, text) in [
         ("queues.yml", include_str!("workspace/queues.yml").to_string()),
         ("flows/signup.yml", include_str!("workspace/signup.yml").to_string()),
-        (
-            "workers/welcome.yml",
-            include_str!("workspace/welcome.yml").replace("127.0.0.1:9", &sink.to_string()),
-        ),
+        ("workers/welcome.yml", include_str!("workspace/welcome.yml").replace("127.0.0.1:9", &sink.to_string())),
     ] {
         let path = directory.join(path);
         std::fs::create_dir_all(path.parent().unwrap_or(directory))?;
@@ -129,13 +110,8 @@ struct Answers {
 
 /// Every event once, every fifth one twice, a few at a time.
 async fn burst(intake: SocketAddr, events: usize) -> Result<Answers, String> {
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .build()
-        .map_err(|error| error.to_string())?;
-    let order: Vec<usize> = (0..events)
-        .flat_map(|n| std::iter::repeat_n(n, 1 + usize::from(n % 5 == 0)))
-        .collect();
+    let client = reqwest::Client::builder().no_proxy().build().map_err(|error| error.to_string())?;
+    let order: Vec<usize> = (0..events).flat_map(|n| std::iter::repeat_n(n, 1 + usize::from(n % 5 == 0))).collect();
     let bar = bar(order.len() as u64, "posting");
     let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let order = Arc::new(order);
@@ -173,9 +149,7 @@ async fn post(client: &reqwest::Client, intake: SocketAddr, n: usize) -> Result<
         .post(format!("http://{intake}/hooks/signup"))
         .header("idempotency-key", format!("signup-{n}"))
         .header("content-type", "application/json")
-        .body(format!(
-            r#"{{"user":{n},"plan":"{plan}","email":"user{n}@example.com"}}"#
-        ))
+        .body(format!(r#"{{"user":{n},"plan":"{plan}","email":"user{n}@example.com"}}"#))
         .send()
         .await
         .map_err(|_| ())?;
@@ -214,11 +188,7 @@ fn bar(length: u64, what: &str) -> ProgressBar {
 }
 
 async fn dead_letters(app: &App) -> Result<Vec<clinch_core::id::JobId>, String> {
-    let filter = JobFilter {
-        word: Some(Word::Dead),
-        limit: 1_000,
-        ..JobFilter::default()
-    };
+    let filter = JobFilter { word: Some(Word::Dead), limit: 1_000, ..JobFilter::default() };
     let page = app.house.store.jobs(filter).await.map_err(|error| error.to_string())?;
     Ok(page.rows.into_iter().map(|row| row.id).collect())
 }
@@ -251,30 +221,13 @@ struct Summary {
 
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Answers {
-            accepted, duplicates, ..
-        } = self.answers;
-        let sink::Count {
-            calls,
-            effects,
-            retried,
-            repeated,
-        } = self.target;
-        writeln!(
-            f,
-            "\naccepted             {accepted:>7}   answered 202 after they were on disk"
-        )?;
-        writeln!(
-            f,
-            "duplicates stopped   {duplicates:>7}   got the first answer again, no second job"
-        )?;
+        let Answers { accepted, duplicates, .. } = self.answers;
+        let sink::Count { calls, effects, retried, repeated } = self.target;
+        writeln!(f, "\naccepted             {accepted:>7}   answered 202 after they were on disk")?;
+        writeln!(f, "duplicates stopped   {duplicates:>7}   got the first answer again, no second job")?;
         writeln!(f, "retried              {retried:>7}   failed at first, worked later")?;
         writeln!(f, "dead letters         {:>7}   refused by the target", self.dead)?;
-        writeln!(
-            f,
-            "replayed             {:>7}   after the repair; {} are left",
-            self.replayed, self.left
-        )?;
+        writeln!(f, "replayed             {:>7}   after the repair; {} are left", self.replayed, self.left)?;
         writeln!(f, "effects at target    {effects:>7}   in {calls} calls")?;
         writeln!(f, "effects repeated     {repeated:>7}")
     }
@@ -288,11 +241,7 @@ impl Summary {
             && self.target.repeated == 0
             && self.target.effects == events
             && self.left == 0;
-        if right {
-            Ok(())
-        } else {
-            Err("the figures above do not add up; please report this".into())
-        }
+        if right { Ok(()) } else { Err("the figures above do not add up; please report this".into()) }
     }
 }
 

@@ -37,13 +37,8 @@ pub struct Count {
 impl Sink {
     pub async fn start() -> std::io::Result<Sink> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        let sink = Sink {
-            address: listener.local_addr()?,
-            book: Arc::default(),
-        };
-        let router = Router::new()
-            .route("/effects", post(effect))
-            .with_state(sink.book.clone());
+        let sink = Sink { address: listener.local_addr()?, book: Arc::default() };
+        let router = Router::new().route("/effects", post(effect)).with_state(sink.book.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         Ok(sink)
     }
@@ -57,10 +52,7 @@ impl Sink {
         Count {
             calls: keys.values().map(|(calls, _)| calls).sum(),
             effects: keys.values().filter(|(_, effects)| *effects > 0).count(),
-            retried: keys
-                .values()
-                .filter(|(calls, effects)| *effects > 0 && calls > effects)
-                .count(),
+            retried: keys.values().filter(|(calls, effects)| *effects > 0 && calls > effects).count(),
             repeated: keys.values().map(|(_, effects)| effects.saturating_sub(1)).sum(),
         }
     }
@@ -68,11 +60,7 @@ impl Sink {
 
 /// Every tenth key fails at its first call; a broken plan is refused until the repair.
 async fn effect(State(book): State<Arc<Book>>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let key = headers
-        .get("idempotency-key")
-        .and_then(|key| key.to_str().ok())
-        .unwrap_or_default()
-        .to_string();
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok()).unwrap_or_default().to_string();
     let user = serde_json::from_slice::<serde_json::Value>(&body).ok();
     let user = user.as_ref();
     let number = user.and_then(|user| user["user"].as_u64()).unwrap_or(0);

@@ -25,10 +25,7 @@ pub struct Passed {
 
 impl Gate {
     pub fn new(house: House) -> Result<Gate, String> {
-        Ok(Gate {
-            house,
-            client: HttpClient::new()?,
-        })
+        Ok(Gate { house, client: HttpClient::new()? })
     }
 
     /// `None`: somebody else has the job; nothing was sent.
@@ -39,17 +36,8 @@ impl Gate {
         class: Idempotency,
         call: HttpCall,
     ) -> clinch_store::Result<Option<Passed>> {
-        let intent = NewEffect {
-            name: step.clone(),
-            class,
-            at: self.house.clock.now(),
-        };
-        if self
-            .house
-            .insist(|| self.house.store.intend(lease, intent.clone()))
-            .await?
-            == Held::Lost
-        {
+        let intent = NewEffect { name: step.clone(), class, at: self.house.clock.now() };
+        if self.house.insist(|| self.house.store.intend(lease, intent.clone())).await? == Held::Lost {
             return Ok(None);
         }
         crate::crash::point("after_intend");
@@ -61,13 +49,7 @@ impl Gate {
             EffectState::Unknown => "unknown",
             EffectState::NotDone | EffectState::Open => "not_done",
         };
-        self.house
-            .metrics
-            .effects
-            .get_or_create(&ByOutcome {
-                outcome: outcome.into(),
-            })
-            .inc();
+        self.house.metrics.effects.get_or_create(&ByOutcome { outcome: outcome.into() }).inc();
         Ok(Some(passed))
     }
 
@@ -81,11 +63,7 @@ impl Gate {
                     Some((reason, again)) => {
                         let error = format!("step `{step}`: the target answered {}", receipt.status);
                         let outcome = match again {
-                            Again::Later(retry_after) => Outcome::Failed(Failure {
-                                reason,
-                                error,
-                                retry_after,
-                            }),
+                            Again::Later(retry_after) => Outcome::Failed(Failure { reason, error, retry_after }),
                             Again::Never => Outcome::Refused(Failure::new(reason, error)),
                         };
                         (EffectState::NotDone, Err(outcome))
@@ -106,13 +84,6 @@ impl Gate {
                 (EffectState::Unknown, Err(Outcome::Unknown { class, failure }))
             }
         };
-        Passed {
-            conclusion: Conclusion {
-                name: step.clone(),
-                state,
-                at: now,
-            },
-            result,
-        }
+        Passed { conclusion: Conclusion { name: step.clone(), state, at: now }, result }
     }
 }

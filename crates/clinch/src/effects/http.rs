@@ -29,7 +29,10 @@ pub enum Sent {
     /// No byte of it left.
     NotSent(String),
     /// It may or may not have arrived.
-    NoAnswer { timed_out: bool, why: String },
+    NoAnswer {
+        timed_out: bool,
+        why: String,
+    },
     /// It could not be made into a request at all.
     Invalid(String),
 }
@@ -45,23 +48,14 @@ pub struct HttpClient {
 impl HttpClient {
     pub fn new() -> Result<HttpClient, String> {
         let keeping = |builder: reqwest::ClientBuilder| {
-            builder
-                .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_max_idle_per_host(IDLE_PER_HOST_MAX)
+            builder.pool_idle_timeout(IDLE_TIMEOUT).pool_max_idle_per_host(IDLE_PER_HOST_MAX)
         };
         let fresh = |builder: reqwest::ClientBuilder| builder.pool_max_idle_per_host(0);
-        Ok(HttpClient {
-            keeping: client(keeping)?,
-            fresh: client(fresh)?,
-        })
+        Ok(HttpClient { keeping: client(keeping)?, fresh: client(fresh)? })
     }
 
     pub async fn send(&self, call: HttpCall, class: Idempotency) -> Sent {
-        let client = if class.may_send_again() {
-            &self.keeping
-        } else {
-            &self.fresh
-        };
+        let client = if class.may_send_again() { &self.keeping } else { &self.fresh };
         let Ok(key) = http::HeaderValue::from_str(call.key.as_str()) else {
             return Sent::Invalid("its idempotency key is not a header value".into());
         };
@@ -73,10 +67,7 @@ impl HttpClient {
         }
         match tokio::time::timeout(call.timeout, exchange(client, request)).await {
             Ok(sent) => sent,
-            Err(_) => Sent::NoAnswer {
-                timed_out: true,
-                why: format!("no answer within {:?}", call.timeout),
-            },
+            Err(_) => Sent::NoAnswer { timed_out: true, why: format!("no answer within {:?}", call.timeout) },
         }
     }
 }
@@ -87,18 +78,11 @@ async fn exchange(client: &reqwest::Client, request: reqwest::Request) -> Sent {
         Err(error) if error.is_builder() => return Sent::Invalid(root_cause(&error)),
         Err(error) if error.is_connect() => return Sent::NotSent(root_cause(&error)),
         Err(error) => {
-            return Sent::NoAnswer {
-                timed_out: error.is_timeout(),
-                why: root_cause(&error),
-            };
+            return Sent::NoAnswer { timed_out: error.is_timeout(), why: root_cause(&error) };
         }
     };
     let status = response.status().as_u16();
-    let retry_after = response
-        .headers()
-        .get("retry-after")
-        .and_then(|value| value.to_str().ok())
-        .map(str::to_string);
+    let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
     let mut body = BytesMut::new();
     // The status is the answer. A body that breaks off or does not end changes nothing about what was done.
     while body.len() < RECEIPT_BYTES_MAX {
@@ -107,13 +91,7 @@ async fn exchange(client: &reqwest::Client, request: reqwest::Request) -> Sent {
             Ok(None) | Err(_) => break,
         }
     }
-    Sent::Answered {
-        receipt: Receipt {
-            status,
-            body: body.freeze(),
-        },
-        retry_after,
-    }
+    Sent::Answered { receipt: Receipt { status, body: body.freeze() }, retry_after }
 }
 
 /// The innermost error, without the URL: it may hold a secret.
@@ -123,11 +101,7 @@ fn root_cause(error: &reqwest::Error) -> String {
         cause = inner;
     }
     let text = cause.to_string();
-    if text.contains("://") {
-        "the request failed".into()
-    } else {
-        text
-    }
+    if text.contains("://") { "the request failed".into() } else { text }
 }
 
 fn client(shape: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
@@ -145,12 +119,8 @@ fn client(shape: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> R
     };
     // A machine without certificate files still has the roots that clinch brings along.
     builder().build().or_else(|_| {
-        let roots = webpki_root_certs::TLS_SERVER_ROOT_CERTS
-            .iter()
-            .filter_map(|der| reqwest::Certificate::from_der(der).ok());
-        builder()
-            .tls_certs_only(roots)
-            .build()
-            .map_err(|error| format!("the HTTP client cannot be made: {error}"))
+        let roots =
+            webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().filter_map(|der| reqwest::Certificate::from_der(der).ok());
+        builder().tls_certs_only(roots).build().map_err(|error| format!("the HTTP client cannot be made: {error}"))
     })
 }

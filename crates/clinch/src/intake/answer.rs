@@ -32,15 +32,8 @@ pub struct Problem {
 }
 
 fn success(first: &Accepted, replayed: bool) -> Answer {
-    let body = format!(
-        r#"{{"event_id":"{}","job_id":"{}","status":"accepted"}}"#,
-        first.event, first.job
-    );
-    Answer::Success {
-        body: body.into(),
-        status: first.status,
-        replayed,
-    }
+    let body = format!(r#"{{"event_id":"{}","job_id":"{}","status":"accepted"}}"#, first.event, first.job);
+    Answer::Success { body: body.into(), status: first.status, replayed }
 }
 
 fn problem(
@@ -50,16 +43,7 @@ fn problem(
     title: &'static str,
     detail: String,
 ) -> Problem {
-    Problem {
-        status,
-        outcome,
-        slug,
-        title,
-        detail,
-        more: Vec::new(),
-        header: None,
-        close: false,
-    }
+    Problem { status, outcome, slug, title, detail, more: Vec::new(), header: None, close: false }
 }
 
 fn malformed(slug: &'static str, title: &'static str, detail: String) -> Problem {
@@ -92,25 +76,13 @@ impl Answer {
             "This idempotency key was used with a different body",
             detail.into(),
         );
-        problem.more = vec![
-            ("first_seen", first.received_at.to_string()),
-            ("job_id", first.job.to_string()),
-        ];
+        problem.more = vec![("first_seen", first.received_at.to_string()), ("job_id", first.job.to_string())];
         problem.into()
     }
 
     pub fn bad_key(refused: &NoKey) -> Answer {
-        let slug = if refused.is_missing() {
-            "idempotency-key-missing"
-        } else {
-            "idempotency-key-invalid"
-        };
-        malformed(
-            slug,
-            "This request needs one readable idempotency key",
-            refused.to_string(),
-        )
-        .into()
+        let slug = if refused.is_missing() { "idempotency-key-missing" } else { "idempotency-key-invalid" };
+        malformed(slug, "This request needs one readable idempotency key", refused.to_string()).into()
     }
 
     pub fn malformed(line: usize, column: usize) -> Answer {
@@ -119,30 +91,16 @@ impl Answer {
     }
 
     pub fn not_utf8(at: usize) -> Answer {
-        malformed(
-            "malformed",
-            "The body is not JSON",
-            format!("The body is not UTF-8 text after byte {at}."),
-        )
-        .into()
+        malformed("malformed", "The body is not JSON", format!("The body is not UTF-8 text after byte {at}.")).into()
     }
 
     pub fn too_deep() -> Answer {
         let most = super::body::JSON_DEPTH_MAX;
-        malformed(
-            "malformed",
-            "The body is nested too deeply",
-            format!("JSON may nest {most} levels deep."),
-        )
-        .into()
+        malformed("malformed", "The body is nested too deeply", format!("JSON may nest {most} levels deep.")).into()
     }
 
     pub fn cut_short() -> Answer {
-        let mut cut = malformed(
-            "malformed",
-            "The body was cut short",
-            "The connection ended inside the body.".into(),
-        );
+        let mut cut = malformed("malformed", "The body was cut short", "The connection ended inside the body.".into());
         cut.close = true;
         cut.into()
     }
@@ -150,26 +108,14 @@ impl Answer {
     pub fn encoded() -> Answer {
         let detail = "Send the body without Content-Encoding.".into();
         let title = "Encoded bodies are not taken";
-        problem(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            IntakeOutcome::Malformed,
-            "unsupported-encoding",
-            title,
-            detail,
-        )
-        .into()
+        problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, IntakeOutcome::Malformed, "unsupported-encoding", title, detail)
+            .into()
     }
 
     pub fn too_large(most: usize) -> Answer {
         let detail = format!("This route takes bodies of at most {most} bytes.");
         let title = "The body is too large";
-        let mut large = problem(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            IntakeOutcome::TooLarge,
-            "too-large",
-            title,
-            detail,
-        );
+        let mut large = problem(StatusCode::PAYLOAD_TOO_LARGE, IntakeOutcome::TooLarge, "too-large", title, detail);
         large.close = true;
         large.into()
     }
@@ -177,13 +123,7 @@ impl Answer {
     pub fn too_slow() -> Answer {
         let detail = format!("A body has to arrive within {} s.", super::body::BODY_TIMEOUT.as_secs());
         let title = "The body came too slowly";
-        let mut slow = problem(
-            StatusCode::REQUEST_TIMEOUT,
-            IntakeOutcome::Malformed,
-            "timeout",
-            title,
-            detail,
-        );
+        let mut slow = problem(StatusCode::REQUEST_TIMEOUT, IntakeOutcome::Malformed, "timeout", title, detail);
         slow.close = true;
         slow.into()
     }
@@ -191,29 +131,15 @@ impl Answer {
     pub fn not_found() -> Answer {
         let detail =
             "No flow has this path. Paths are matched whole: check for a trailing slash or another case.".into();
-        problem(
-            StatusCode::NOT_FOUND,
-            IntakeOutcome::Malformed,
-            "not-found",
-            "There is nothing here",
-            detail,
-        )
-        .into()
+        problem(StatusCode::NOT_FOUND, IntakeOutcome::Malformed, "not-found", "There is nothing here", detail).into()
     }
 
     pub fn wrong_method(allowed: &str) -> Answer {
         let detail = format!("This path takes {allowed}.");
         let title = "This method is not taken here";
-        let mut wrong = problem(
-            StatusCode::METHOD_NOT_ALLOWED,
-            IntakeOutcome::Malformed,
-            "method-not-allowed",
-            title,
-            detail,
-        );
-        wrong.header = HeaderValue::from_str(allowed)
-            .ok()
-            .map(|allowed| (hyper::header::ALLOW, allowed));
+        let mut wrong =
+            problem(StatusCode::METHOD_NOT_ALLOWED, IntakeOutcome::Malformed, "method-not-allowed", title, detail);
+        wrong.header = HeaderValue::from_str(allowed).ok().map(|allowed| (hyper::header::ALLOW, allowed));
         wrong.into()
     }
 
@@ -222,19 +148,10 @@ impl Answer {
         tracing::debug!("a request was refused: {error}");
         let (slug, detail) = match error {
             StoreError::Full(why) => ("temporary-reduced-capacity", format!("Nothing was stored: {why}.")),
-            _ => (
-                "storage-unavailable",
-                "Nothing was stored: the store cannot write at the moment.".to_string(),
-            ),
+            _ => ("storage-unavailable", "Nothing was stored: the store cannot write at the moment.".to_string()),
         };
         let title = "Not now; send it again later";
-        let mut away = problem(
-            StatusCode::SERVICE_UNAVAILABLE,
-            IntakeOutcome::StoreError,
-            slug,
-            title,
-            detail,
-        );
+        let mut away = problem(StatusCode::SERVICE_UNAVAILABLE, IntakeOutcome::StoreError, slug, title, detail);
         away.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
         away.into()
     }
@@ -253,10 +170,7 @@ impl Answer {
                 let mut response = Response::new(Full::new(body));
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::ACCEPTED);
                 let headers = response.headers_mut();
-                headers.insert(
-                    hyper::header::CONTENT_TYPE,
-                    HeaderValue::from_static("application/json"),
-                );
+                headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
                 if replayed {
                     headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
                 }
@@ -280,10 +194,7 @@ impl Problem {
         let mut response = Response::new(Full::new(serde_json::Value::Object(body).to_string().into()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(
-            hyper::header::CONTENT_TYPE,
-            HeaderValue::from_static("application/problem+json"),
-        );
+        headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some((name, value)) = self.header {
             headers.insert(name, value);
         }

@@ -20,11 +20,7 @@ use tokio::net::TcpListener;
 
 pub async fn run(listener: TcpListener, house: House) {
     let stop = house.stop.clone();
-    let intake = Intake {
-        routes: Routes::of(&house),
-        pepper: Pepper::new(house.store.pepper()),
-        house,
-    };
+    let intake = Intake { routes: Routes::of(&house), pepper: Pepper::new(house.store.pepper()), house };
     crate::server::serve(listener, Service(Arc::new(intake)), stop).await;
 }
 
@@ -79,6 +75,7 @@ impl Intake {
             Some(part) => key::find(&key::KeyRule::One(part.clone()), &delivery).map_err(|e| Answer::bad_key(&e))?,
         };
         let key = self.key(door, &delivery)?;
+        let job_keys = door.job_keys(&delivery).map_err(|refused| Answer::bad_key(&refused))?;
         let now = self.house.clock.now();
         let dedup = match (&door.route.dedup, &key) {
             (Some(rule), Some(key)) => Some(Dedup {
@@ -97,6 +94,7 @@ impl Intake {
             tenant,
             schema_version: 1,
             trace: TraceId(self.house.clock.random()),
+            job_keys,
             headers: body::kept_headers(&head.headers),
         };
         door.metrics.body(body.len());
@@ -109,11 +107,7 @@ impl Intake {
             payload: Payload { about, body }.encode(),
             queues: door.queues.clone(),
         };
-        self.house
-            .store
-            .accept(event)
-            .await
-            .map_err(|error| Answer::unavailable(&error))
+        self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))
     }
 
     fn key(&self, door: &Door, delivery: &body::Delivery<'_>) -> Result<Option<String>, Answer> {

@@ -3,7 +3,8 @@
 use super::answer::Answer;
 use crate::house::House;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
-use clinch_core::flow::{Method, Route};
+use clinch_core::flow::{Flow, Method, Route};
+use clinch_core::key::{self, KeyRule, NoKey};
 use clinch_core::time::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -25,6 +26,8 @@ pub struct Door {
     pub scope: String,
     pub reads_body: bool,
     pub queues: Vec<Arc<str>>,
+    /// The key rules of its jobs; empty where each has the delivery's own key.
+    job_keys: Vec<KeyRule>,
     pub status: u16,
     pub metrics: DoorMetrics,
 }
@@ -39,8 +42,11 @@ impl Routes {
                 doors.entry(route.path.clone()).or_default().push(Door {
                     flow: Arc::from(flow.name.as_str()),
                     scope: route.scope(),
-                    reads_body: tenant_in_body || rule.is_some_and(|rule| rule.key.reads_body()),
+                    reads_body: tenant_in_body
+                        || rule.is_some_and(|rule| rule.key.reads_body())
+                        || flow.enqueue.iter().any(|job| job.key.as_ref().is_some_and(KeyRule::reads_body)),
                     queues: flow.enqueue.iter().map(|job| Arc::from(job.queue.as_str())).collect(),
+                    job_keys: job_keys(flow, route),
                     status: flow.answer.status,
                     metrics: DoorMetrics::of(house, &flow.name),
                     route: route.clone(),
@@ -53,13 +59,24 @@ impl Routes {
     /// Paths are matched whole, byte for byte: there is one spelling of each.
     pub fn find(&self, method: &hyper::Method, path: &str) -> Result<&Door, Answer> {
         let doors = self.doors.get(path).ok_or_else(Answer::not_found)?;
-        doors
-            .iter()
-            .find(|door| method == door.route.method.word())
-            .ok_or_else(|| {
-                let allowed: Vec<&str> = doors.iter().map(|door| Method::word(door.route.method)).collect();
-                Answer::wrong_method(&allowed.join(", "))
-            })
+        doors.iter().find(|door| method == door.route.method.word()).ok_or_else(|| {
+            let allowed: Vec<&str> = doors.iter().map(|door| Method::word(door.route.method)).collect();
+            Answer::wrong_method(&allowed.join(", "))
+        })
+    }
+}
+
+/// A flow whose jobs differ in their keys has a rule for each of them.
+fn job_keys(flow: &Flow, route: &Route) -> Vec<KeyRule> {
+    let own = route.dedup.as_ref().map(|rule| &rule.key);
+    let rules: Vec<Option<&KeyRule>> = flow.enqueue.iter().map(|job| job.key.as_ref().or(own)).collect();
+    if rules.iter().all(|rule| *rule == own) { Vec::new() } else { rules.into_iter().flatten().cloned().collect() }
+}
+
+impl Door {
+    /// The keys of the jobs, where they are not the delivery's own.
+    pub fn job_keys(&self, delivery: &dyn key::Delivery) -> Result<Vec<String>, NoKey> {
+        self.job_keys.iter().map(|rule| key::find(rule, delivery)).collect()
     }
 }
 
@@ -78,16 +95,10 @@ impl DoorMetrics {
         let source = Label::from(flow);
         let by_source = BySource { source: source.clone() };
         let outcome = |outcome: IntakeOutcome| {
-            let labels = BySourceOutcome {
-                source: source.clone(),
-                outcome: outcome.word().into(),
-            };
+            let labels = BySourceOutcome { source: source.clone(), outcome: outcome.word().into() };
             metrics.intake_requests.get_or_create_owned(&labels)
         };
-        let layer = ByLayerFlow {
-            layer: "intake".into(),
-            flow: source.clone(),
-        };
+        let layer = ByLayerFlow { layer: "intake".into(), flow: source.clone() };
         DoorMetrics {
             outcomes: IntakeOutcome::ALL.into_iter().map(outcome).collect(),
             seconds: metrics.intake_seconds.get_or_create_owned(&by_source),

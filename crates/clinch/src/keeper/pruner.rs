@@ -20,11 +20,7 @@ pub async fn run(house: House) {
         match house.store.prune(house.clock.now(), retention.clone(), BATCH).await {
             Ok(pruned) => {
                 for (kind, rows) in [("jobs", pruned.jobs), ("events", pruned.events), ("keys", pruned.keys)] {
-                    house
-                        .metrics
-                        .retention_deleted
-                        .get_or_create(&ByKind { kind: kind.into() })
-                        .inc_by(rows);
+                    house.metrics.retention_deleted.get_or_create(&ByKind { kind: kind.into() }).inc_by(rows);
                 }
                 let pause = if pruned.finished { EVERY } else { PAUSE };
                 tokio::select! { () = house.stop.cancelled() => return, () = tokio::time::sleep(pause) => {} }
@@ -39,20 +35,11 @@ pub async fn run(house: House) {
 
 /// Finished jobs are kept as long as their queue says; dead ones as long as their dead letter queue says.
 fn retention_of(workspace: &Workspace) -> Retention {
-    let mut retention = Retention {
-        default: QUEUE_RETENTION_DEFAULT,
-        ..Retention::default()
-    };
+    let mut retention = Retention { default: QUEUE_RETENTION_DEFAULT, ..Retention::default() };
     for queue in &workspace.queues {
-        retention
-            .finished
-            .push((Arc::from(queue.name.as_str()), queue.retention));
-        let dead = workspace
-            .worker_for(&queue.name)
-            .and_then(|worker| worker.dead_letters.as_deref());
-        let kept = dead
-            .and_then(|name| workspace.queue(name))
-            .map_or(queue.retention, |dead| dead.retention);
+        retention.finished.push((Arc::from(queue.name.as_str()), queue.retention));
+        let dead = workspace.worker_for(&queue.name).and_then(|worker| worker.dead_letters.as_deref());
+        let kept = dead.and_then(|name| workspace.queue(name)).map_or(queue.retention, |dead| dead.retention);
         retention.dead.push((Arc::from(queue.name.as_str()), kept));
     }
     retention

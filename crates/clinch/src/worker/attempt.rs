@@ -27,11 +27,7 @@ struct End {
 
 impl End {
     fn of(outcome: Outcome, step: &str) -> End {
-        End {
-            outcome,
-            step: step.into(),
-            conclusion: None,
-        }
+        End { outcome, step: step.into(), conclusion: None }
     }
 }
 
@@ -39,14 +35,8 @@ impl End {
 pub async fn run(house: &House, gate: &Gate, claim: Claim) {
     let started_at = house.clock.now();
     if claim.attempts == 0 {
-        let flow = ByFlow {
-            flow: Label::from(&claim.flow),
-        };
-        house
-            .metrics
-            .wait_seconds
-            .get_or_create(&flow)
-            .observe(started_at.since(claim.received_at).as_secs_f64());
+        let flow = ByFlow { flow: Label::from(&claim.flow) };
+        house.metrics.wait_seconds.get_or_create(&flow).observe(started_at.since(claim.received_at).as_secs_f64());
     }
     let workspace = match house.versions.get(claim.version, &*house.store).await {
         Ok(workspace) => workspace,
@@ -56,20 +46,13 @@ pub async fn run(house: &House, gate: &Gate, claim: Claim) {
             return;
         }
     };
-    let worker = workspace
-        .as_deref()
-        .and_then(|workspace| workspace.worker_for(&claim.queue));
+    let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&claim.queue));
     let end = match (&workspace, worker) {
         (Some(workspace), Some(worker)) => steps_of(house, gate, &claim, workspace, worker).await,
         _ => {
-            let why = format!(
-                "the workspace that {} was accepted with has no worker for `{}`",
-                claim.lease.job, claim.queue
-            );
-            Ok(Some(End::of(
-                Outcome::Refused(Failure::new(Reason::ConfigError, why)),
-                "",
-            )))
+            let why =
+                format!("the workspace that {} was accepted with has no worker for `{}`", claim.lease.job, claim.queue);
+            Ok(Some(End::of(Outcome::Refused(Failure::new(Reason::ConfigError, why)), "")))
         }
     };
     match end {
@@ -92,10 +75,7 @@ async fn steps_of(
     let payload = match Payload::decode(&claim.payload) {
         Ok(payload) => payload,
         Err(error) => {
-            return Ok(Some(End::of(
-                Outcome::Refused(Failure::new(Reason::Internal, error.to_string())),
-                "",
-            )));
+            return Ok(Some(End::of(Outcome::Refused(Failure::new(Reason::Internal, error.to_string())), "")));
         }
     };
     let mut scope = scope::Scope::new(house, claim, &payload, workspace);
@@ -114,10 +94,7 @@ async fn steps_of(
         }
         let Action::Http(action) = &step.action else {
             let why = format!("step `{}` is of a kind that this version cannot run", step.name);
-            return Ok(Some(End::of(
-                Outcome::Refused(Failure::new(Reason::ConfigError, why)),
-                &step.name,
-            )));
+            return Ok(Some(End::of(Outcome::Refused(Failure::new(Reason::ConfigError, why)), &step.name)));
         };
         let past = claim.effects.iter().find(|effect| effect.name == step.name);
         match leave(past, action.idempotency) {
@@ -125,10 +102,7 @@ async fn steps_of(
                 house
                     .metrics
                     .short_circuits
-                    .get_or_create(&ByLayerFlow {
-                        layer: "effect".into(),
-                        flow: (&claim.flow).into(),
-                    })
+                    .get_or_create(&ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() })
                     .inc();
                 scope.add_output(&step.name, &receipt);
                 performed = true;
@@ -150,28 +124,16 @@ async fn steps_of(
         let receipt = match passed.result {
             Ok(receipt) => receipt,
             Err(outcome) => {
-                return Ok(Some(End {
-                    outcome,
-                    step: step.name.clone(),
-                    conclusion: Some(passed.conclusion),
-                }));
+                return Ok(Some(End { outcome, step: step.name.clone(), conclusion: Some(passed.conclusion) }));
             }
         };
         performed = true;
         if at + 1 == worker.steps.len() {
             // The last result and the end of the job are one change.
             let outcome = Outcome::Succeeded(Ending::Success);
-            return Ok(Some(End {
-                outcome,
-                step: step.name.clone(),
-                conclusion: Some(passed.conclusion),
-            }));
+            return Ok(Some(End { outcome, step: step.name.clone(), conclusion: Some(passed.conclusion) }));
         }
-        if house
-            .insist(|| house.store.conclude(claim.lease, passed.conclusion.clone()))
-            .await?
-            == Held::Lost
-        {
+        if house.insist(|| house.store.conclude(claim.lease, passed.conclusion.clone())).await? == Held::Lost {
             return Ok(None);
         }
         crate::crash::point("after_conclude");
@@ -182,44 +144,25 @@ async fn steps_of(
 }
 
 fn missing(step: &str, error: &str) -> End {
-    End::of(
-        Outcome::Refused(Failure::new(Reason::MissingData, format!("step `{step}`: {error}"))),
-        step,
-    )
+    End::of(Outcome::Refused(Failure::new(Reason::MissingData, format!("step `{step}`: {error}"))), step)
 }
 
 fn ask(house: &House, step: &str) -> End {
     let why =
         format!("step `{step}` was sent before and its outcome is unknown; a person must say whether to send it again");
-    let unknown = Conclusion {
-        name: Arc::from(step),
-        state: EffectState::Unknown,
-        at: house.clock.now(),
-    };
+    let unknown = Conclusion { name: Arc::from(step), state: EffectState::Unknown, at: house.clock.now() };
     let outcome = Outcome::Refused(Failure::new(Reason::UnknownOutcome, why));
-    End {
-        outcome,
-        step: step.into(),
-        conclusion: Some(unknown),
-    }
+    End { outcome, step: step.into(), conclusion: Some(unknown) }
 }
 
 async fn settle(house: &House, claim: &Claim, started_at: Timestamp, end: End, retry: Option<&RetryPolicy>) {
     let now = house.clock.now();
-    let past = Past {
-        failures: claim.failures,
-        first_attempt_at: claim.first_attempt_at.unwrap_or(started_at),
-    };
+    let past = Past { failures: claim.failures, first_attempt_at: claim.first_attempt_at.unwrap_or(started_at) };
     let default = RetryPolicy::default();
     let change = verdict(&end.outcome, past, retry.unwrap_or(&default), now, house.clock.dice());
     let settlement = Settlement::of(&end.outcome, change, started_at, now, end.conclusion);
-    match house
-        .insist(|| house.store.settle(claim.lease, settlement.clone()))
-        .await
-    {
-        Ok(Held::Held) => house
-            .metrics
-            .report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
+    match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
+        Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
         Ok(Held::Lost) => {
             tracing::info!(job.id = %claim.lease.job, "{} was taken over before it could be settled", claim.lease.job)
         }
@@ -233,15 +176,7 @@ fn count_step(house: &House, claim: &Claim, step: &str, state: &EffectState, beg
         EffectState::Unknown => "unknown",
         EffectState::NotDone | EffectState::Open => "failed",
     };
-    let labels = ByFlowStepOutcome {
-        flow: (&claim.flow).into(),
-        step: step.into(),
-        outcome: outcome.into(),
-    };
+    let labels = ByFlowStepOutcome { flow: (&claim.flow).into(), step: step.into(), outcome: outcome.into() };
     house.metrics.step_attempts.get_or_create(&labels).inc();
-    house
-        .metrics
-        .step_seconds
-        .get_or_create(&labels)
-        .observe(house.clock.now().since(began).as_secs_f64());
+    house.metrics.step_seconds.get_or_create(&labels).observe(house.clock.now().since(began).as_secs_f64());
 }

@@ -14,11 +14,7 @@ pub struct Leases {
 
 impl Leases {
     pub fn new(house: House, length: Duration) -> Self {
-        Leases {
-            house,
-            length,
-            held: Mutex::default(),
-        }
+        Leases { house, length, held: Mutex::default() }
     }
 
     pub fn add(&self, lease: LeaseRef) {
@@ -41,12 +37,7 @@ impl Leases {
             if leases.is_empty() {
                 continue;
             }
-            match self
-                .house
-                .store
-                .renew(&leases, self.house.clock.now() + self.length)
-                .await
-            {
+            match self.house.store.renew(&leases, self.house.clock.now() + self.length).await {
                 Ok(answers) => {
                     for (lease, _) in leases.iter().zip(answers).filter(|(_, answer)| *answer == Held::Lost) {
                         tracing::warn!(job.id = %lease.job, "{} was taken from its worker: its lease had ended", lease.job);

@@ -57,10 +57,7 @@ async fn pools_of(house: &House) -> BTreeMap<String, Pool> {
 fn add_pools(workspace: &Workspace, pools: &mut BTreeMap<String, Pool>) {
     for queue in &workspace.queues {
         if let Some(worker) = workspace.worker_for(&queue.name) {
-            let pool = Pool {
-                concurrency: worker.concurrency,
-                visibility_timeout: queue.visibility_timeout,
-            };
+            let pool = Pool { concurrency: worker.concurrency, visibility_timeout: queue.visibility_timeout };
             pools.insert(queue.name.clone(), pool);
         }
     }
@@ -71,11 +68,7 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
     let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
-    house
-        .metrics
-        .workers
-        .get_or_create(&ByState { state: "idle".into() })
-        .inc_by(pool.concurrency as i64);
+    house.metrics.workers.get_or_create(&ByState { state: "idle".into() }).inc_by(pool.concurrency as i64);
     loop {
         let place = tokio::select! {
             biased;
@@ -84,12 +77,7 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
         };
         let most = (places.available_permits() + 1).min(CLAIM_MAX);
         let now = house.clock.now();
-        let ask = ClaimAsk {
-            queue: queue.clone(),
-            most,
-            now,
-            until: now + pool.visibility_timeout,
-        };
+        let ask = ClaimAsk { queue: queue.clone(), most, now, until: now + pool.visibility_timeout };
         let claims = match house.store.claim(ask).await {
             Ok(claims) => claims,
             Err(error) => {
@@ -107,10 +95,7 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
         for claim in claims {
             let place = match first.take() {
                 Some(place) => place,
-                None => places
-                    .clone()
-                    .try_acquire_owned()
-                    .expect("as many were free as were asked for"),
+                None => places.clone().try_acquire_owned().expect("as many were free as were asked for"),
             };
             let (house, gate, leases) = (house.clone(), gate.clone(), leases.clone());
             leases.add(claim.lease);

@@ -19,14 +19,7 @@ pub struct Scope<'a> {
 
 impl<'a> Scope<'a> {
     pub fn new(house: &'a House, claim: &'a Claim, payload: &'a Payload, workspace: &'a Workspace) -> Self {
-        Scope {
-            claim,
-            payload,
-            workspace,
-            house,
-            names: None,
-            outputs: Vec::new(),
-        }
+        Scope { claim, payload, workspace, house, names: None, outputs: Vec::new() }
     }
 
     /// The result of a finished step, under `steps.NAME`.
@@ -43,8 +36,7 @@ impl<'a> Scope<'a> {
     pub fn names(&mut self) -> &expr::Scope {
         let (claim, payload, workspace, outputs) = (self.claim, self.payload, self.workspace, &self.outputs);
         let house = self.house;
-        self.names
-            .get_or_insert_with(|| build(house, claim, payload, workspace, outputs))
+        self.names.get_or_insert_with(|| build(house, claim, payload, workspace, outputs))
     }
 }
 
@@ -57,30 +49,27 @@ fn build(
 ) -> expr::Scope {
     let about = &payload.about;
     let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
-    let headers: Map<String, Value> = about
-        .headers
-        .iter()
-        .map(|(name, value)| (name.clone(), value.as_str().into()))
-        .collect();
+    let headers: Map<String, Value> =
+        about.headers.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
     let secrets: Map<String, Value> = workspace
         .secrets
         .iter()
         .filter_map(|name| Some((name.clone(), Value::String(house.secrets.get(name)?))))
         .collect();
+    // The jobs of an event have the numbers after its own.
+    let place = claim.lease.job.number().saturating_sub(claim.event.number() + 1);
+    let key = about.key_of(usize::try_from(place).unwrap_or(usize::MAX));
     let mut names = Map::new();
     names.insert("request".into(), json!({"body": body, "headers": headers}));
     names.insert("body".into(), body);
     names.insert("headers".into(), Value::Object(headers));
-    names.insert("key".into(), about.source_event_id.as_str().into());
+    names.insert("key".into(), key.into());
     let received_at = claim.received_at.to_string();
     let event = json!({
         "id": claim.event.to_string(), "source": about.source, "type": about.kind, "tenant": about.tenant, "received_at": received_at,
     });
     names.insert("event".into(), event);
-    names.insert(
-        "job".into(),
-        json!({"id": claim.lease.job.to_string(), "attempt": claim.attempts + 1}),
-    );
+    names.insert("job".into(), json!({"id": claim.lease.job.to_string(), "attempt": claim.attempts + 1}));
     names.insert("steps".into(), Value::Object(outputs.iter().cloned().collect()));
     names.insert("secrets".into(), Value::Object(secrets));
     names

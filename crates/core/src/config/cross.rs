@@ -36,11 +36,7 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 fn at<T>(spot: &Spot<T>, problem: Problem) -> Problem {
-    Problem {
-        file: spot.file.clone(),
-        span: spot.span,
-        ..problem
-    }
+    Problem { file: spot.file.clone(), span: spot.span, ..problem }
 }
 
 impl Parts<'_> {
@@ -80,22 +76,12 @@ fn duplicate_names(parts: &Parts<'_>) -> Vec<Problem> {
         for (first, second) in pairs {
             let said = format!("two {what}s have the name `{}`", second.value);
             let problem = Problem::error(Code::DuplicateName, second.span, said);
-            found.push(parts.with_first(
-                first,
-                second,
-                problem.help(format!("give each {what} a name of its own")),
-            ));
+            found.push(parts.with_first(first, second, problem.help(format!("give each {what} a name of its own"))));
         }
     };
     look("queue", repeated(parts.queue_names().iter()));
-    look(
-        "flow",
-        repeated(parts.flows.iter().filter_map(|flow| flow.name.as_ref())),
-    );
-    look(
-        "worker",
-        repeated(parts.workers.iter().filter_map(|worker| worker.name.as_ref())),
-    );
+    look("flow", repeated(parts.flows.iter().filter_map(|flow| flow.name.as_ref())));
+    look("worker", repeated(parts.workers.iter().filter_map(|worker| worker.name.as_ref())));
     let flow_steps = parts.flows.iter().map(|flow| &flow.step_names);
     for steps in flow_steps.chain(parts.workers.iter().map(|worker| &worker.step_names)) {
         look("step", repeated(steps.iter()));
@@ -175,12 +161,7 @@ fn unconsumed(parts: &Parts<'_>) -> Vec<Problem> {
     let problem = |queue: &Spot<String>| {
         let said = format!("nobody consumes queue `{}`: its jobs will wait", queue.value);
         let help = format!("add a worker with `consumes: {{queue: {}}}`", queue.value);
-        at(
-            queue,
-            Problem::warning(Code::Unconsumed, queue.span, said)
-                .label("filled here")
-                .help(help),
-        )
+        at(queue, Problem::warning(Code::Unconsumed, queue.span, said).label("filled here").help(help))
     };
     alone.map(problem).collect()
 }
@@ -202,13 +183,8 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
             );
             let problem = Problem::error(Code::TtlTooShort, ttl.span, said)
                 .label("too short")
-                .note(format!(
-                    "at most {} attempts and the pauses between them",
-                    worker.retry.attempts_max
-                ))
-                .help(format!(
-                    "write `ttl: {enough}` or longer, or let the worker give up sooner"
-                ));
+                .note(format!("at most {} attempts and the pauses between them", worker.retry.attempts_max))
+                .help(format!("write `ttl: {enough}` or longer, or let the worker give up sooner"));
             found.push(at(ttl, problem));
         }
     }
@@ -216,10 +192,8 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 fn consumer<'p>(parts: &'p Parts<'_>, queue: &str) -> Option<&'p Worker> {
-    let mut consumers = parts
-        .workers
-        .iter()
-        .filter(|file| file.consumes.as_ref().is_some_and(|spot| spot.value == queue));
+    let mut consumers =
+        parts.workers.iter().filter(|file| file.consumes.as_ref().is_some_and(|spot| spot.value == queue));
     consumers.next()?.worker.as_ref()
 }
 
@@ -242,23 +216,9 @@ mod tests {
 
     #[test]
     fn a_suggested_time_is_never_shorter_than_needed() {
-        for millis in [
-            0,
-            1,
-            999,
-            1_001,
-            119_999,
-            125_001,
-            7_199_000,
-            7_201_000,
-            200_000_000,
-            86_400_000_001,
-        ] {
+        for millis in [0, 1, 999, 1_001, 119_999, 125_001, 7_199_000, 7_201_000, 200_000_000, 86_400_000_001] {
             let span = Duration::from_millis(millis);
-            assert!(
-                parse_duration(&rounded_up(span)).expect("a duration") >= span,
-                "{millis}"
-            );
+            assert!(parse_duration(&rounded_up(span)).expect("a duration") >= span, "{millis}");
         }
         assert_eq!(rounded_up(Duration::from_secs(336)), "6m");
     }

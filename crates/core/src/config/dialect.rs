@@ -7,21 +7,11 @@ use crate::worker::CONCURRENCY_MAX;
 use std::time::Duration;
 
 const fn must(name: &'static str, kind: Kind, doc: &'static str) -> Field {
-    Field {
-        name,
-        kind,
-        need: Need::Required,
-        doc,
-    }
+    Field { name, kind, need: Need::Required, doc }
 }
 
 const fn may(name: &'static str, kind: Kind, doc: &'static str) -> Field {
-    Field {
-        name,
-        kind,
-        need: Need::Optional,
-        doc,
-    }
+    Field { name, kind, need: Need::Optional, doc }
 }
 
 const fn span(min: Duration) -> Kind {
@@ -40,11 +30,7 @@ pub(super) const ATTEMPTS_MAX: i64 = 10_000;
 const BASE_MS_MAX: i64 = 86_400_000;
 const MULTIPLIER_MAX: f64 = 1_000.0;
 
-const VERSION: &[Field] = &[may(
-    "version",
-    Kind::Int { min: 1, max: 1 },
-    "The version of the dialect: 1.",
-)];
+const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The version of the dialect: 1.")];
 
 pub(super) static SETTINGS: Shape = Shape {
     name: "settings_file",
@@ -52,16 +38,8 @@ pub(super) static SETTINGS: Shape = Shape {
     fields: &[
         VERSION,
         &[
-            may(
-                "listen",
-                Kind::Address,
-                "Where deliveries come in; 127.0.0.1:7400 if not given.",
-            ),
-            may(
-                "admin",
-                Kind::Address,
-                "Console, API, metrics and health; 127.0.0.1:7401 if not given.",
-            ),
+            may("listen", Kind::Address, "Where deliveries come in; 127.0.0.1:7400 if not given."),
+            may("admin", Kind::Address, "Console, API, metrics and health; 127.0.0.1:7401 if not given."),
         ],
     ],
     choices: &[],
@@ -70,10 +48,7 @@ pub(super) static SETTINGS: Shape = Shape {
 pub(super) static QUEUES: Shape = Shape {
     name: "queues_file",
     doc: "`queues.yml`: the queues, dead letter queues among them.",
-    fields: &[
-        VERSION,
-        &[must("queues", Kind::List(&Kind::Map(&QUEUE)), "The queues.")],
-    ],
+    fields: &[VERSION, &[must("queues", Kind::List(&Kind::Map(&QUEUE)), "The queues.")]],
     choices: &[],
 };
 
@@ -82,16 +57,8 @@ static QUEUE: Shape = Shape {
     doc: "A queue and how long it remembers.",
     fields: &[&[
         must("name", Kind::Name, "Unique among the queues."),
-        may(
-            "visibility_timeout",
-            span(SECOND),
-            "A claim ends this long after its last heartbeat; 60s if not given.",
-        ),
-        may(
-            "retention",
-            span(SECOND),
-            "How long finished (or dead) jobs are kept; 4d if not given.",
-        ),
+        may("visibility_timeout", span(SECOND), "A claim ends this long after its last heartbeat; 60s if not given."),
+        may("retention", span(SECOND), "How long finished (or dead) jobs are kept; 4d if not given."),
     ]],
     choices: &[],
 };
@@ -104,11 +71,7 @@ pub(super) static FLOW: Shape = Shape {
         &[
             must("name", Kind::Name, "Unique among the flows."),
             must("triggers", Kind::List(&Kind::Map(&TRIGGER)), "What starts the flow."),
-            must(
-                "steps",
-                Kind::List(&Kind::Map(&FLOW_STEP)),
-                "One job for each `queue` step.",
-            ),
+            must("steps", Kind::List(&Kind::Map(&FLOW_STEP)), "One job for each `queue` step."),
             may("responses", Kind::Map(&RESPONSES), "What the sender is answered."),
         ],
     ],
@@ -128,21 +91,9 @@ static HTTP_TRIGGER: Shape = Shape {
     fields: &[&[
         must("path", Kind::Path, "Begins with `/`, matched whole."),
         may("method", Kind::Choice(METHODS_IN), "POST if not given."),
-        may(
-            "body_max",
-            Kind::Size { max: BODY_BYTES_MAX },
-            "The largest body; 1MiB if not given, 10MiB at most.",
-        ),
-        may(
-            "tenant_from",
-            Kind::KeyPart,
-            "Whose delivery it is: `header:NAME` or `body:/json/pointer`.",
-        ),
-        may(
-            "idempotency",
-            Kind::Map(&DEDUP),
-            "How a delivery is recognised that was seen before.",
-        ),
+        may("body_max", Kind::Size { max: BODY_BYTES_MAX }, "The largest body; 1MiB if not given, 10MiB at most."),
+        may("tenant_from", Kind::KeyPart, "Whose delivery it is: `header:NAME` or `body:/json/pointer`."),
+        may("idempotency", Kind::Map(&DEDUP), "How a delivery is recognised that was seen before."),
     ]],
     choices: &[],
 };
@@ -151,27 +102,11 @@ static DEDUP: Shape = Shape {
     name: "idempotency_rule",
     doc: "How a delivery is recognised that was seen before.",
     fields: &[&[
-        must(
-            "key_from",
-            Kind::KeyRule,
-            "`header:NAME`, `body:/json/pointer`, or a list of these, hashed together.",
-        ),
-        may(
-            "store",
-            Kind::Prefixed("kv:"),
-            "The key store, `kv:NAME`; the flow's own name if not given.",
-        ),
+        must("key_from", Kind::KeyRule, "`header:NAME`, `body:/json/pointer`, or a list of these, hashed together."),
+        may("store", Kind::Prefixed("kv:"), "The key store, `kv:NAME`; the flow's own name if not given."),
         must("ttl", span(SECOND), "How long a key is remembered, from acceptance on."),
-        may(
-            "required",
-            Kind::Bool,
-            "Whether a delivery without a key is refused; true if not given.",
-        ),
-        may(
-            "on_conflict",
-            Kind::Choice(&["reject", "keep_first"]),
-            "Same key, other body; reject if not given.",
-        ),
+        may("required", Kind::Bool, "Whether a delivery without a key is refused; true if not given."),
+        may("on_conflict", Kind::Choice(&["reject", "keep_first"]), "Same key, other body; reject if not given."),
         may(
             "on_duplicate_of_dead",
             Kind::Choice(&["keep", "replay"]),
@@ -185,21 +120,9 @@ static RESPONSES: Shape = Shape {
     name: "answer",
     doc: "What the sender is answered.",
     fields: &[&[
-        may(
-            "deduplicated_from",
-            Kind::Choice(&["idempotency"]),
-            "Duplicates get the first answer again.",
-        ),
-        may(
-            "success_from",
-            Kind::Prefixed("step:"),
-            "The step whose success is answered, `step:NAME`.",
-        ),
-        may(
-            "status",
-            Kind::Int { min: 200, max: 299 },
-            "The status of a success; 202 if not given.",
-        ),
+        may("deduplicated_from", Kind::Choice(&["idempotency"]), "Duplicates get the first answer again."),
+        may("success_from", Kind::Prefixed("step:"), "The step whose success is answered, `step:NAME`."),
+        may("status", Kind::Int { min: 200, max: 299 }, "The status of a success; 202 if not given."),
     ]],
     choices: &[],
 };
@@ -223,16 +146,8 @@ static ENQUEUE: Shape = Shape {
     doc: "The queue that gets a job.",
     fields: &[&[
         must("name", Kind::Name, "A queue of `queues.yml`."),
-        may(
-            "body_from",
-            Kind::Choice(&["request.body"]),
-            "What the job carries; the request's body if not given.",
-        ),
-        may(
-            "key_from",
-            Kind::KeyRule,
-            "The key that travels with the job; the delivery's own if not given.",
-        ),
+        may("body_from", Kind::Choice(&["request.body"]), "What the job carries; the request's body if not given."),
+        may("key_from", Kind::KeyRule, "The key that travels with the job; the delivery's own if not given."),
     ]],
     choices: &[],
 };
@@ -248,17 +163,10 @@ pub(super) static WORKER: Shape = Shape {
             may("schedule", Kind::Map(&SCHEDULE), "When it runs by itself. Not run yet."),
             may(
                 "concurrency",
-                Kind::Int {
-                    min: 1,
-                    max: CONCURRENCY_MAX as i64,
-                },
+                Kind::Int { min: 1, max: CONCURRENCY_MAX as i64 },
                 "How many jobs run at once; 16 if not given.",
             ),
-            may(
-                "retry",
-                Kind::Map(&RETRY),
-                "How often and how soon a failed job is tried again.",
-            ),
+            may("retry", Kind::Map(&RETRY), "How often and how soon a failed job is tried again."),
             must("run", Kind::List(&Kind::Map(&WORKER_STEP)), "The steps, in order."),
         ],
     ],
@@ -289,26 +197,12 @@ static RETRY: Shape = Shape {
     name: "retry_policy",
     doc: "How often and how soon a failed job is tried again, and where it goes after the last time.",
     fields: &[&[
-        may(
-            "strategy",
-            Kind::Choice(STRATEGIES),
-            "How the pauses grow; exponential if not given.",
-        ),
+        may("strategy", Kind::Choice(STRATEGIES), "How the pauses grow; exponential if not given."),
         may("base_delay", span(Duration::ZERO), "The first pause; 2s if not given."),
-        may(
-            "base_ms",
-            Kind::Int {
-                min: 0,
-                max: BASE_MS_MAX,
-            },
-            "The first pause in milliseconds.",
-        ),
+        may("base_ms", Kind::Int { min: 0, max: BASE_MS_MAX }, "The first pause in milliseconds."),
         may(
             "multiplier",
-            Kind::Number {
-                min: 1.0,
-                max: MULTIPLIER_MAX,
-            },
+            Kind::Number { min: 1.0, max: MULTIPLIER_MAX },
             "Each pause is so many times the last; 2 if not given.",
         ),
         may(
@@ -316,34 +210,11 @@ static RETRY: Shape = Shape {
             Kind::Choice(JITTERS),
             "How pauses are spread, so that jobs do not march in step; full if not given.",
         ),
-        may(
-            "max_delay",
-            span(Duration::ZERO),
-            "No pause is longer; 120s if not given.",
-        ),
-        may(
-            "max_attempts",
-            Kind::Int {
-                min: 1,
-                max: ATTEMPTS_MAX,
-            },
-            "The first attempt included; 7 if not given.",
-        ),
-        may(
-            "max_elapsed",
-            span(SECOND),
-            "No retry starts later than this after the first attempt.",
-        ),
-        may(
-            "on_exhausted",
-            Kind::Prefixed("dlq:"),
-            "The dead letter queue, `dlq:NAME`.",
-        ),
-        may(
-            "budget_per_contact",
-            Kind::Tree,
-            "Retries that one contact may cause. Not run yet.",
-        ),
+        may("max_delay", span(Duration::ZERO), "No pause is longer; 120s if not given."),
+        may("max_attempts", Kind::Int { min: 1, max: ATTEMPTS_MAX }, "The first attempt included; 7 if not given."),
+        may("max_elapsed", span(SECOND), "No retry starts later than this after the first attempt."),
+        may("on_exhausted", Kind::Prefixed("dlq:"), "The dead letter queue, `dlq:NAME`."),
+        may("budget_per_contact", Kind::Tree, "Retries that one contact may cause. Not run yet."),
     ]],
     choices: &[Choose {
         keys: &["base_delay", "base_ms"],
@@ -375,21 +246,9 @@ static HTTP_ACTION: Shape = Shape {
         may("method", Kind::Choice(METHODS_OUT), "POST if not given."),
         must("url", Kind::Url, "http:// or https://; may have templates."),
         may("headers", Kind::Headers, "Names and values; values may have templates."),
-        may(
-            "body_from",
-            Kind::Expr,
-            "`body` for the event's bytes, or an expression whose value is sent as JSON.",
-        ),
-        may(
-            "body",
-            Kind::Body,
-            "A text with templates, or a tree that is sent as JSON.",
-        ),
-        may(
-            "timeout",
-            span(MILLISECOND),
-            "How long the target may take; 30s if not given.",
-        ),
+        may("body_from", Kind::Expr, "`body` for the event's bytes, or an expression whose value is sent as JSON."),
+        may("body", Kind::Body, "A text with templates, or a tree that is sent as JSON."),
+        may("timeout", span(MILLISECOND), "How long the target may take; 30s if not given."),
         may(
             "idempotency",
             Kind::Choice(IDEMPOTENCIES),
@@ -408,11 +267,7 @@ static HTTP_ACTION: Shape = Shape {
 const STEP_NAME: &[Field] = &[
     may("name", Kind::Name, "Unique among the steps of its file."),
     may("id", Kind::Name, "The same as `name`."),
-    may(
-        "if",
-        Kind::Expr,
-        "The step runs only when this is true; put it in quotes.",
-    ),
+    may("if", Kind::Expr, "The step runs only when this is true; put it in quotes."),
 ];
 
 /// Of these a step has exactly one.
@@ -442,20 +297,12 @@ pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
 pub(super) const DETAILS: &[&str] = &["with", "env", "script", "on_unknown"];
 
 const LATER: &[Field] = &[
-    may(
-        "uses",
-        Kind::Tree,
-        "A runtime for a script, such as `node:18`. Not run yet.",
-    ),
+    may("uses", Kind::Tree, "A runtime for a script, such as `node:18`. Not run yet."),
     may("script", Kind::Tree, "What the runtime runs."),
     may("env", Kind::Tree, "The environment of a script."),
     may("run", Kind::Tree, "A named action. Not run yet."),
     may("with", Kind::Tree, "What an action is given."),
-    may(
-        "on_unknown",
-        Kind::Tree,
-        "What to do when it is not known whether it was done.",
-    ),
+    may("on_unknown", Kind::Tree, "What to do when it is not known whether it was done."),
     may("sql", Kind::Tree, "A statement for a database. Not run yet."),
     may("queue_pull", Kind::Tree, "Takes jobs from a queue. Not run yet."),
     may("foreach", Kind::Tree, "Runs the step for each of a list. Not run yet."),
@@ -481,11 +328,5 @@ const NAME_CHOICE: Choose = Choose {
 };
 
 const fn one_action(help: &'static str) -> Choose {
-    Choose {
-        keys: ACTIONS,
-        need: Need::Required,
-        none: "this step does nothing",
-        two: "a step does one thing",
-        help,
-    }
+    Choose { keys: ACTIONS, need: Need::Required, none: "this step does nothing", two: "a step does one thing", help }
 }

@@ -34,13 +34,8 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> FlowFile {
     let file = FlowFile {
         name: reader.spot("name", value::name),
         routes: routes.clone().filter_map(read_address).collect(),
-        ttls: routes
-            .filter_map(|http| http.map("idempotency")?.spot("ttl", value::duration))
-            .collect(),
-        queues: steps
-            .clone()
-            .filter_map(|step| step.map("queue")?.spot("name", value::name))
-            .collect(),
+        ttls: routes.filter_map(|http| http.map("idempotency")?.spot("ttl", value::duration)).collect(),
+        queues: steps.clone().filter_map(|step| step.map("queue")?.spot("name", value::name)).collect(),
         step_names: steps.clone().filter_map(|step| step.step_name()).collect(),
         flow: read_flow(reader),
         refusals: steps.filter(Reader::is_sound).filter_map(refusal).collect(),
@@ -52,24 +47,14 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> FlowFile {
 
 fn read_flow(flow: Reader<'_>) -> Option<Flow> {
     let name = flow.must("name", value::name)?;
-    let routes = flow
-        .maps("triggers")
-        .map(|trigger| read_route(trigger.map("http")?, &name));
+    let routes = flow.maps("triggers").map(|trigger| read_route(trigger.map("http")?, &name));
     let routes = routes.collect::<Option<Vec<_>>>()?;
     let runs = flow.maps("steps").filter(|step| refusal(*step).is_none());
     let enqueue = runs.map(read_enqueue).collect::<Option<Vec<_>>>()?;
-    let status = flow.map("responses").map_or(Some(STATUS_DEFAULT), |said| {
-        said.or("status", STATUS_DEFAULT, value::int)
-    })?;
-    let answer = AnswerRule {
-        status: u16::try_from(status).ok()?,
-    };
-    (flow.is_sound() && !enqueue.is_empty()).then_some(Flow {
-        name,
-        routes,
-        enqueue,
-        answer,
-    })
+    let status =
+        flow.map("responses").map_or(Some(STATUS_DEFAULT), |said| said.or("status", STATUS_DEFAULT, value::int))?;
+    let answer = AnswerRule { status: u16::try_from(status).ok()? };
+    (flow.is_sound() && !enqueue.is_empty()).then_some(Flow { name, routes, enqueue, answer })
 }
 
 const METHODS: &[(&str, Method)] = &[("POST", Method::Post), ("PUT", Method::Put), ("PATCH", Method::Patch)];
@@ -77,11 +62,7 @@ const METHODS: &[(&str, Method)] = &[("POST", Method::Post), ("PUT", Method::Put
 fn read_address(http: Reader<'_>) -> Option<Spot<(Method, String)>> {
     let method = http.or("method", Method::Post, word(METHODS))?;
     let path = http.spot("path", value::path)?;
-    Some(Spot {
-        value: (method, path.value),
-        file: path.file,
-        span: path.span,
-    })
+    Some(Spot { value: (method, path.value), file: path.file, span: path.span })
 }
 
 fn read_route(http: Reader<'_>, flow: &str) -> Option<Route> {
@@ -104,9 +85,7 @@ fn read_dedup(rule: Reader<'_>, flow: &str) -> Option<DedupRule> {
     let dead = [("keep", OnDuplicateOfDead::Keep), ("replay", OnDuplicateOfDead::Replay)];
     Some(DedupRule {
         key: rule.must("key_from", value::key_rule)?,
-        store: rule.or("store", flow.to_string(), |node, name| {
-            value::prefixed(node, name, "kv:")
-        })?,
+        store: rule.or("store", flow.to_string(), |node, name| value::prefixed(node, name, "kv:"))?,
         ttl: rule.must("ttl", value::duration)?,
         required: rule.or("required", true, value::bool)?,
         on_conflict: rule.or("on_conflict", OnConflict::Reject, word(&conflicts))?,
@@ -125,37 +104,21 @@ fn read_enqueue(step: Reader<'_>) -> Option<Enqueue> {
 
 /// At the edge this version only puts jobs into queues, always and once.
 fn refusal(step: Reader<'_>) -> Option<Problem> {
-    let later = ACTIONS
-        .iter()
-        .filter(|action| **action != "queue")
-        .chain(MODIFIERS)
-        .chain(&["if"]);
-    let (key, _) = later
-        .filter_map(|name| step.node.entry(name))
-        .min_by_key(|(key, _)| key.span.start)?;
-    let step = step
-        .step_name()
-        .map_or(String::new(), |name| format!(" `{}`", name.value));
-    let said = format!(
-        "step{step} of a flow uses `{}`, which this version of clinch cannot run yet",
-        key.text
-    );
+    let later = ACTIONS.iter().filter(|action| **action != "queue").chain(MODIFIERS).chain(&["if"]);
+    let (key, _) = later.filter_map(|name| step.node.entry(name)).min_by_key(|(key, _)| key.span.start)?;
+    let step = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
+    let said = format!("step{step} of a flow uses `{}`, which this version of clinch cannot run yet", key.text);
     let problem = Problem::warning(Code::NotYet, key.span, said).label("not available yet");
     Some(problem.help("remove it, or put the delivery into a queue and do it in a worker"))
 }
 
 fn unknown_success_step(flow: Reader<'_>, names: &[Spot<String>]) -> Option<Problem> {
-    let said = flow
-        .map("responses")?
-        .spot("success_from", |node, name| value::prefixed(node, name, "step:"))?;
+    let said = flow.map("responses")?.spot("success_from", |node, name| value::prefixed(node, name, "step:"))?;
     let all_named = names.len() == flow.maps("steps").count();
     if !all_named || names.iter().any(|name| name.value == said.value) {
         return None;
     }
-    let message = format!(
-        "`success_from` names step `{}`, which this flow does not have",
-        shown(&said.value)
-    );
+    let message = format!("`success_from` names step `{}`, which this flow does not have", shown(&said.value));
     let known: Vec<&str> = names.iter().map(|name| name.value.as_str()).collect();
     let problem = Problem::error(Code::UnknownStep, said.span, message).label("unknown step");
     let problem = problem.note(format!("its steps: {}", known.join(", ")));
@@ -163,9 +126,9 @@ fn unknown_success_step(flow: Reader<'_>, names: &[Spot<String>]) -> Option<Prob
     let meant = nearest(&said.value, known.iter().copied()).or(only);
     let place = meant.and_then(|meant| names.iter().find(|name| name.value == meant));
     Some(match place {
-        Some(place) => problem
-            .also(place.span, "this one exists")
-            .help(format!("did you mean `step:{}`?", place.value)),
+        Some(place) => {
+            problem.also(place.span, "this one exists").help(format!("did you mean `step:{}`?", place.value))
+        }
         None => problem.help("name one of its steps, as `step:NAME`"),
     })
 }

@@ -57,9 +57,7 @@ impl Files {
     }
 
     pub fn from_json(json: &str) -> Result<Files, BadFiles> {
-        serde_json::from_str(json)
-            .map(Files)
-            .map_err(|error| BadFiles(error.to_string()))
+        serde_json::from_str(json).map(Files).map_err(|error| BadFiles(error.to_string()))
     }
 }
 
@@ -109,9 +107,7 @@ impl Workspace {
     }
 
     pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
-        self.workers
-            .iter()
-            .find(|worker| matches!(&worker.trigger, Trigger::Queue(name) if name == queue))
+        self.workers.iter().find(|worker| matches!(&worker.trigger, Trigger::Queue(name) if name == queue))
     }
 
     /// What is written in the dialect and cannot be run by this version: reasons not to serve it.
@@ -134,11 +130,7 @@ pub const PROBLEMS_MAX: usize = 1_000;
 pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
     let mut found = Found::default();
     let mut parts = Parts {
-        texts: files
-            .0
-            .iter()
-            .map(|(path, text)| (path.as_str(), text.as_str()))
-            .collect(),
+        texts: files.0.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect(),
         queues: None,
         flows: Vec::new(),
         workers: Vec::new(),
@@ -169,10 +161,7 @@ impl Found {
         let Some(kind) = FileKind::of(report.file) else {
             return report.add(unknown_file(report.file));
         };
-        if let Some(first) = kind
-            .single()
-            .and_then(|what| self.single.insert(what, report.file.to_string()))
-        {
+        if let Some(first) = kind.single().and_then(|what| self.single.insert(what, report.file.to_string())) {
             let said = format!("`{}` and `{first}` are the same file under two names", report.file);
             let problem = Problem::error(Code::UnknownFile, Span::default(), said);
             return report.add(problem.help("keep one of the two"));

@@ -8,22 +8,16 @@ pub(super) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str
         return None;
     }
     let plain = letters(written);
-    let scored = known
-        .into_iter()
-        .filter(|word| word.len() <= CHARS_MAX)
-        .filter_map(|word| {
-            let score = score(&plain, &letters(word));
-            (score <= 1 + plain.len().max(word.len()) / 4).then_some((score, word))
-        });
+    let scored = known.into_iter().filter(|word| word.len() <= CHARS_MAX).filter_map(|word| {
+        let score = score(&plain, &letters(word));
+        (score <= 1 + plain.len().max(word.len()) / 4).then_some((score, word))
+    });
     scored.min_by_key(|(score, _)| *score).map(|(_, word)| word)
 }
 
 /// `maxAttempts`, `max-attempts` and `max_attempts` are one word.
 fn letters(word: &str) -> Vec<char> {
-    word.chars()
-        .filter(|c| !matches!(c, '-' | '_' | ' '))
-        .flat_map(char::to_lowercase)
-        .collect()
+    word.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
 }
 
 fn score(a: &[char], b: &[char]) -> usize {

@@ -57,10 +57,7 @@ impl Problem {
     }
 
     pub fn warning(code: Code, span: Span, message: impl Into<String>) -> Self {
-        Problem {
-            severity: Severity::Warning,
-            ..Problem::error(code, span, message)
-        }
+        Problem { severity: Severity::Warning, ..Problem::error(code, span, message) }
     }
 
     pub fn label(mut self, label: impl Into<String>) -> Self {
@@ -159,10 +156,7 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
     // A byte order mark takes no room on the screen.
     let before = before.strip_prefix('\u{feff}').unwrap_or(before);
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    (
-        before.bytes().filter(|b| *b == b'\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
+    (before.bytes().filter(|b| *b == b'\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
 /// What was written, short enough for a sentence and without characters that a terminal obeys.
@@ -181,11 +175,7 @@ pub(super) fn printable(text: &str) -> String {
 fn visible(c: char) -> impl Iterator<Item = char> {
     let hidden =
         c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let (raw, escaped) = if hidden {
-        (None, Some(c.escape_default()))
-    } else {
-        (Some(c), None)
-    };
+    let (raw, escaped) = if hidden { (None, Some(c.escape_default())) } else { (Some(c), None) };
     raw.into_iter().chain(escaped.into_iter().flatten())
 }
 
@@ -200,12 +190,7 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub fn new(file: &'a str, text: &'a str) -> Self {
-        Report {
-            file,
-            text,
-            problems: Vec::new(),
-            flawed: HashSet::new(),
-        }
+        Report { file, text, problems: Vec::new(), flawed: HashSet::new() }
     }
 
     /// A problem with this very value.
@@ -219,18 +204,12 @@ impl<'a> Report<'a> {
     }
 
     pub fn add(&mut self, problem: Problem) {
-        self.problems.push(Problem {
-            file: self.file.to_string(),
-            ..problem
-        });
+        self.problems.push(Problem { file: self.file.to_string(), ..problem });
     }
 
     /// The part of `span` where `word` is written; all of it when it is not there as such.
     pub fn narrow(&self, span: Span, word: &str) -> Span {
-        let place = self
-            .text
-            .get(span.start..span.end)
-            .and_then(|source| find_word(source, word));
+        let place = self.text.get(span.start..span.end).and_then(|source| find_word(source, word));
         place.map_or(span, |at| Span::new(span.start + at, span.start + at + word.len()))
     }
 }

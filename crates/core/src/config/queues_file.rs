@@ -19,15 +19,8 @@ pub(super) struct QueuesFile {
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> QueuesFile {
     shape::check(root, &QUEUES, root.head(), report);
     let reader = Reader { node: root, report };
-    let mut file = QueuesFile {
-        has_nameless: !reader.is_sound(),
-        ..QueuesFile::default()
-    };
-    if reader
-        .node
-        .get("queues")
-        .is_some_and(|queues| report.is_flawed(queues.span))
-    {
+    let mut file = QueuesFile { has_nameless: !reader.is_sound(), ..QueuesFile::default() };
+    if reader.node.get("queues").is_some_and(|queues| report.is_flawed(queues.span)) {
         file.has_nameless = true;
     }
     for queue in reader.maps("queues") {

@@ -37,11 +37,7 @@ impl<'a> Reader<'a> {
 
     /// The outer `None` says that what is written is wrong, the inner that nothing is.
     pub fn may<T>(&self, name: &str, how: impl FnOnce(&'a Node, &str) -> Read<T>) -> Option<Option<T>> {
-        if self.has(name) {
-            self.must(name, how).map(Some)
-        } else {
-            Some(None)
-        }
+        if self.has(name) { self.must(name, how).map(Some) } else { Some(None) }
     }
 
     pub fn or<T>(&self, name: &str, default: T, how: impl FnOnce(&'a Node, &str) -> Read<T>) -> Option<T> {
@@ -51,28 +47,17 @@ impl<'a> Reader<'a> {
     pub fn spot<T>(&self, name: &str, how: impl FnOnce(&'a Node, &str) -> Read<T>) -> Option<Spot<T>> {
         let value = self.must(name, how)?;
         let span = self.node.get(name)?.head();
-        Some(Spot {
-            value,
-            file: self.report.file.to_string(),
-            span,
-        })
+        Some(Spot { value, file: self.report.file.to_string(), span })
     }
 
     pub fn map(&self, name: &str) -> Option<Reader<'a>> {
-        self.node.get(name).filter(|node| !node.is_null()).map(|node| Reader {
-            node,
-            report: self.report,
-        })
+        self.node.get(name).filter(|node| !node.is_null()).map(|node| Reader { node, report: self.report })
     }
 
     /// The maps of a list.
     pub fn maps(&self, name: &str) -> impl Iterator<Item = Reader<'a>> + Clone + use<'a> {
         let report = self.report;
-        self.node
-            .get(name)
-            .map_or(&[][..], Node::items)
-            .iter()
-            .map(move |node| Reader { node, report })
+        self.node.get(name).map_or(&[][..], Node::items).iter().map(move |node| Reader { node, report })
     }
 
     /// The name of a step, under either of its keys.
@@ -85,10 +70,7 @@ impl<'a> Reader<'a> {
 pub(super) fn word<T: Copy>(words: &[(&str, T)]) -> impl FnOnce(&Node, &str) -> Read<T> {
     move |node, name| {
         let written = value::text(node, name)?;
-        let found = words
-            .iter()
-            .find(|(word, _)| *word == written)
-            .map(|(_, meaning)| *meaning);
+        let found = words.iter().find(|(word, _)| *word == written).map(|(_, meaning)| *meaning);
         found.ok_or_else(|| Box::new(value::wrong_type(node, name, "a known word")))
     }
 }

@@ -34,11 +34,8 @@ fn define(shape: &'static Shape, defs: &mut Map<String, Value>) {
     for field in shape.fields() {
         properties.insert(field.name.to_string(), property(field, defs));
     }
-    let required: Vec<&str> = shape
-        .fields()
-        .filter(|field| field.need == Need::Required)
-        .map(|field| field.name)
-        .collect();
+    let required: Vec<&str> =
+        shape.fields().filter(|field| field.need == Need::Required).map(|field| field.name).collect();
     let choices: Vec<Value> = shape.choices.iter().flat_map(choice).collect();
     let mut schema = json!({
         "description": shape.doc,
@@ -122,17 +119,10 @@ mod tests {
 
     /// As much of JSON Schema as is written here.
     fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
-        let Value::Object(rules) = schema else {
-            panic!("{schema} is not a schema")
-        };
+        let Value::Object(rules) = schema else { panic!("{schema} is not a schema") };
         rules.iter().all(|(rule, want)| match rule.as_str() {
             "$schema" | "$defs" | "title" | "description" | "examples" => true,
-            "$ref" => fits(
-                value,
-                root.pointer(&want.as_str().expect("a path")[1..])
-                    .expect("a definition"),
-                root,
-            ),
+            "$ref" => fits(value, root.pointer(&want.as_str().expect("a path")[1..]).expect("a definition"), root),
             "oneOf" => of(want).filter(|schema| fits(value, schema, root)).count() == 1,
             "anyOf" => of(want).any(|schema| fits(value, schema, root)),
             "allOf" => of(want).all(|schema| fits(value, schema, root)),
@@ -146,24 +136,12 @@ mod tests {
             }
             "additionalProperties" if want.is_object() => fields(value).all(|(_, child)| fits(child, want, root)),
             "additionalProperties" => fields(value).all(|(key, _)| rules["properties"].get(key).is_some()),
-            "items" => value
-                .as_array()
-                .is_none_or(|items| items.iter().all(|item| fits(item, want, root))),
-            "minItems" => value
-                .as_array()
-                .is_none_or(|items| items.len() as u64 >= want.as_u64().expect("a number")),
-            "maxItems" => value
-                .as_array()
-                .is_none_or(|items| items.len() as u64 <= want.as_u64().expect("a number")),
-            "minimum" => value
-                .as_f64()
-                .is_none_or(|number| number >= want.as_f64().expect("a number")),
-            "maximum" => value
-                .as_f64()
-                .is_none_or(|number| number <= want.as_f64().expect("a number")),
-            "pattern" => value
-                .as_str()
-                .is_none_or(|text| matches(text, want.as_str().expect("a pattern"))),
+            "items" => value.as_array().is_none_or(|items| items.iter().all(|item| fits(item, want, root))),
+            "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= want.as_u64().expect("a number")),
+            "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= want.as_u64().expect("a number")),
+            "minimum" => value.as_f64().is_none_or(|number| number >= want.as_f64().expect("a number")),
+            "maximum" => value.as_f64().is_none_or(|number| number <= want.as_f64().expect("a number")),
+            "pattern" => value.as_str().is_none_or(|text| matches(text, want.as_str().expect("a pattern"))),
             other => panic!("{other} is not known"),
         })
     }
@@ -201,10 +179,7 @@ mod tests {
     fn json(node: &Node) -> Value {
         match &node.value {
             yaml::Value::List(items) => items.iter().map(json).collect(),
-            yaml::Value::Map(fields) => fields
-                .iter()
-                .map(|(key, item)| (key.text.clone(), json(item)))
-                .collect(),
+            yaml::Value::Map(fields) => fields.iter().map(|(key, item)| (key.text.clone(), json(item))).collect(),
             yaml::Value::Scalar { text, quoted: true } => text.clone().into(),
             yaml::Value::Scalar { text, .. } => value::plain_json(node).unwrap_or_else(|| text.clone().into()),
         }
@@ -219,19 +194,10 @@ mod tests {
         assert_eq!(retry["properties"]["jitter"]["enum"], json!(["full", "equal", "none"]));
         assert_eq!(retry["additionalProperties"], false);
         assert_eq!(schema["$defs"]["queue"]["required"], json!(["name"]));
-        for file in [
-            json!({}),
-            json!({"queues": [{"name": "a"}]}),
-            json!({"listen": "1.2.3.4:5"}),
-        ] {
+        for file in [json!({}), json!({"queues": [{"name": "a"}]}), json!({"listen": "1.2.3.4:5"})] {
             assert!(fits(&file, &schema, &schema), "{file}");
         }
-        for file in [
-            json!({"queue": []}),
-            json!({"queues": []}),
-            json!({"queues": [{"nam": "a"}]}),
-            json!([]),
-        ] {
+        for file in [json!({"queue": []}), json!({"queues": []}), json!({"queues": [{"nam": "a"}]}), json!([])] {
             assert!(!fits(&file, &schema, &schema), "{file}");
         }
     }

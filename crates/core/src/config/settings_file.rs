@@ -11,25 +11,16 @@ use super::yaml::Node;
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> Settings {
     shape::check(root, &SETTINGS, root.head(), report);
     let reader = Reader { node: root, report };
-    let (listen, admin) = (
-        reader.spot("listen", value::address),
-        reader.spot("admin", value::address),
-    );
-    let settings = Settings {
-        listen: listen.as_ref().map(|spot| spot.value),
-        admin: admin.as_ref().map(|spot| spot.value),
-    };
+    let (listen, admin) = (reader.spot("listen", value::address), reader.spot("admin", value::address));
+    let settings =
+        Settings { listen: listen.as_ref().map(|spot| spot.value), admin: admin.as_ref().map(|spot| spot.value) };
     if let (Some(listen), Some(admin)) = (listen, admin)
         && listen.value == admin.value
         && listen.value.port() != 0
     {
         let said = "`listen` and `admin` are the same address: what is private would be public";
         let problem = Problem::error(Code::BadAddress, admin.span, said).label("also for the console and the API");
-        report.add(
-            problem
-                .also(listen.span, "for deliveries")
-                .help("give one of them another port"),
-        );
+        report.add(problem.also(listen.span, "for deliveries").help("give one of them another port"));
     }
     settings
 }

@@ -150,17 +150,10 @@ pub(super) fn check(node: &Node, shape: &Shape, at: Span, report: &mut Report<'_
     let written: HashMap<&str, Span> = fields.iter().map(|(key, _)| (key.text.as_str(), key.span)).collect();
     // A misspelt key is one problem, not also a missing one.
     let is_there = |name: &str| written.contains_key(name) || meant.contains(&name);
-    for field in shape
-        .fields()
-        .filter(|field| field.need == Need::Required && !is_there(field.name))
-    {
+    for field in shape.fields().filter(|field| field.need == Need::Required && !is_there(field.name)) {
         report.flaw(node.span, missing(field, shape, at));
     }
-    for choice in shape
-        .choices
-        .iter()
-        .filter(|choice| !choice.keys.iter().any(|key| meant.contains(key)))
-    {
+    for choice in shape.choices.iter().filter(|choice| !choice.keys.iter().any(|key| meant.contains(key))) {
         for problem in check_choice(choice, &written, at) {
             report.flaw(node.span, problem);
         }
@@ -188,19 +181,12 @@ fn unknown_key(key: &str, span: Span, shape: &Shape) -> Problem {
 }
 
 fn check_choice(choice: &Choose, written: &HashMap<&str, Span>, at: Span) -> Vec<Problem> {
-    let mut present: Vec<(&str, Span)> = choice
-        .keys
-        .iter()
-        .filter_map(|key| written.get(key).map(|span| (*key, *span)))
-        .collect();
+    let mut present: Vec<(&str, Span)> =
+        choice.keys.iter().filter_map(|key| written.get(key).map(|span| (*key, *span))).collect();
     present.sort_by_key(|(_, span)| span.start);
     match present.as_slice() {
         [] if choice.need == Need::Required => {
-            vec![
-                Problem::error(Code::MissingKey, at, choice.none)
-                    .label("here")
-                    .help(choice.help),
-            ]
+            vec![Problem::error(Code::MissingKey, at, choice.none).label("here").help(choice.help)]
         }
         [] => Vec::new(),
         [(first, first_at), rest @ ..] => {
@@ -215,11 +201,7 @@ fn check_choice(choice: &Choose, written: &HashMap<&str, Span>, at: Span) -> Vec
 }
 
 fn quoted(words: &[&str]) -> String {
-    words
-        .iter()
-        .map(|word| format!("`{word}`"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Holds a value against its kind.
@@ -247,41 +229,19 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::Choice(words) => keep(node, choice(node, name, words), report),
         Kind::Int { min, max } => {
             let (least, most) = (min.to_string(), max.to_string());
-            keep(
-                node,
-                within(node, name, value::int(node, name), (min, least), (max, most)),
-                report,
-            );
+            keep(node, within(node, name, value::int(node, name), (min, least), (max, most)), report);
         }
         Kind::Number { min, max } => {
             let (least, most) = (min.to_string(), max.to_string());
-            keep(
-                node,
-                within(node, name, value::number(node, name), (min, least), (max, most)),
-                report,
-            );
+            keep(node, within(node, name, value::number(node, name), (min, least), (max, most)), report);
         }
         Kind::Duration { min } => {
             let (least, most) = (human(*min), "3650d".to_string());
-            keep(
-                node,
-                within(
-                    node,
-                    name,
-                    value::duration(node, name),
-                    (min, least),
-                    (&Duration::MAX, most),
-                ),
-                report,
-            );
+            keep(node, within(node, name, value::duration(node, name), (min, least), (&Duration::MAX, most)), report);
         }
         Kind::Size { max } => {
             let (least, most) = ("1B".to_string(), format!("{}MiB", max >> 20));
-            keep(
-                node,
-                within(node, name, value::size(node, name), (&1, least), (max, most)),
-                report,
-            );
+            keep(node, within(node, name, value::size(node, name), (&1, least), (max, most)), report);
         }
     }
 }
@@ -311,11 +271,7 @@ fn within<T: PartialOrd>(
         value if value > *max => format!("`{name}` is too large"),
         value => return Ok(value),
     };
-    let help = if least == most {
-        format!("write {least}")
-    } else {
-        format!("write {least} to {most}")
-    };
+    let help = if least == most { format!("write {least}") } else { format!("write {least} to {most}") };
     Err(Box::new(Problem::error(Code::OutOfRange, node.head(), said).help(help)))
 }
 
@@ -327,9 +283,9 @@ fn choice(node: &Node, name: &str, words: &[&'static str]) -> Read<()> {
     let said = format!("`{}` is not a value of `{name}`", shown(written));
     let problem = Problem::error(Code::BadChoice, node.head(), said);
     Err(Box::new(match nearest(written, words.iter().copied()) {
-        Some(meant) => problem
-            .note(format!("known values: {}", words.join(", ")))
-            .help(format!("did you mean `{meant}`?")),
+        Some(meant) => {
+            problem.note(format!("known values: {}", words.join(", "))).help(format!("did you mean `{meant}`?"))
+        }
         None if words.len() == 1 => problem.help(format!("write `{name}: {}`, or remove it", words[0])),
         None => problem.help(format!("write one of {}", quoted(words))),
     }))
@@ -381,17 +337,9 @@ fn check_headers(node: &Node, name: &str, report: &mut Report<'_>) {
         if let Some(first) = seen.insert(key.text.to_ascii_lowercase(), key.span) {
             let said = format!("the header `{}` is written twice", shown(&key.text));
             let problem = Problem::error(Code::DuplicateKey, key.span, said).label("again here");
-            report.add(
-                problem
-                    .also(first, "first here")
-                    .help("keep one of the two; header names have no case"),
-            );
+            report.add(problem.also(first, "first here").help("keep one of the two; header names have no case"));
         }
-        check_names(
-            value,
-            value::header_value(value, &key.text).map(|value| Names::of(&value)),
-            report,
-        );
+        check_names(value, value::header_value(value, &key.text).map(|value| Names::of(&value)), report);
     }
 }
 
@@ -423,19 +371,12 @@ fn check_names(node: &Node, names: Read<Names>, report: &mut Report<'_>) {
     };
     for root in names.roots.iter().filter(|root| !ROOTS.contains(&root.as_str())) {
         let span = report.narrow(node.span, root);
-        let problem = Problem::error(
-            Code::BadExpression,
-            span,
-            format!("the name `{}` is not known", shown(root)),
-        )
-        .label("unknown name")
-        .note(format!("names that are known here: {}", ROOTS.join(", ")));
+        let problem = Problem::error(Code::BadExpression, span, format!("the name `{}` is not known", shown(root)))
+            .label("unknown name")
+            .note(format!("names that are known here: {}", ROOTS.join(", ")));
         let help = match nearest(root, ROOTS.iter().copied()) {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!(
-                "for a field of the event write `body.{0}`; for a text write `'{0}'`",
-                shown(root)
-            ),
+            None => format!("for a field of the event write `body.{0}`; for a text write `'{0}'`", shown(root)),
         };
         report.flaw(node.span, problem.help(help));
     }
@@ -443,9 +384,6 @@ fn check_names(node: &Node, names: Read<Names>, report: &mut Report<'_>) {
     if names.roots.contains("secrets") && names.secrets.is_empty() {
         let span = report.narrow(node.span, "secrets");
         let problem = Problem::error(Code::BadExpression, span, "a secret is read without its name");
-        report.flaw(
-            node.span,
-            problem.help("write `${secrets.NAME}` or `{{ secrets.NAME }}`"),
-        );
+        report.flaw(node.span, problem.help("write `${secrets.NAME}` or `{{ secrets.NAME }}`"));
     }
 }

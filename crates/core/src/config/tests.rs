@@ -49,27 +49,16 @@ run:
 ";
 
 fn files(files: &[(&str, &str)]) -> Files {
-    Files(
-        files
-            .iter()
-            .map(|(path, text)| (path.to_string(), text.to_string()))
-            .collect(),
-    )
+    Files(files.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect())
 }
 
 fn good() -> Vec<(&'static str, &'static str)> {
-    vec![
-        ("flows/intake.yml", FLOW),
-        ("queues.yml", QUEUES),
-        ("workers/post.yml", WORKER),
-    ]
+    vec![("flows/intake.yml", FLOW), ("queues.yml", QUEUES), ("workers/post.yml", WORKER)]
 }
 
 /// The good workspace with some files added or put in the place of others.
 fn with(changed: &[(&'static str, &str)]) -> Files {
-    let kept = good()
-        .into_iter()
-        .filter(|(path, _)| !changed.iter().any(|(other, _)| other == path));
+    let kept = good().into_iter().filter(|(path, _)| !changed.iter().any(|(other, _)| other == path));
     let mut all: Vec<(String, String)> = kept.map(|(path, text)| (path.to_string(), text.to_string())).collect();
     all.extend(changed.iter().map(|(path, text)| (path.to_string(), text.to_string())));
     all.sort();
@@ -83,11 +72,7 @@ pub(super) fn problems(files: &Files) -> Vec<Problem> {
 /// `file:line:column code message`, as a person would read it.
 fn told(files: &Files) -> Vec<String> {
     let place = |problem: &Problem| {
-        let (_, text) = files
-            .0
-            .iter()
-            .find(|(path, _)| *path == problem.file)
-            .expect("a file of the workspace");
+        let (_, text) = files.0.iter().find(|(path, _)| *path == problem.file).expect("a file of the workspace");
         let (line, column) = position(text, problem.span.start);
         format!("{}:{line}:{column} {} {}", problem.file, problem.code, problem.message)
     };
@@ -101,11 +86,7 @@ fn check(files: &Files, place: &str, code: Code, said: &str, help: &str) -> Prob
     let told = &told(files)[0];
     assert!(told.starts_with(&format!("{place} {code} ")), "{told}");
     assert!(told.contains(said), "{told}");
-    assert!(
-        found[0].help.as_deref().unwrap_or_default().contains(help),
-        "{:#?}",
-        found[0]
-    );
+    assert!(found[0].help.as_deref().unwrap_or_default().contains(help), "{:#?}", found[0]);
     found.into_iter().next().expect("one")
 }
 
@@ -113,25 +94,13 @@ fn check(files: &Files, place: &str, code: Code, said: &str, help: &str) -> Prob
 fn check_worker(from: &str, to: &str, place: &str, code: Code, said: &str, help: &str) -> Problem {
     assert!(WORKER.contains(from), "{from}");
     let worker = WORKER.replacen(from, to, 1);
-    check(
-        &with(&[("workers/post.yml", &worker)]),
-        &format!("workers/post.yml:{place}"),
-        code,
-        said,
-        help,
-    )
+    check(&with(&[("workers/post.yml", &worker)]), &format!("workers/post.yml:{place}"), code, said, help)
 }
 
 fn check_flow(from: &str, to: &str, place: &str, code: Code, said: &str, help: &str) -> Problem {
     assert!(FLOW.contains(from), "{from}");
     let flow = FLOW.replacen(from, to, 1);
-    check(
-        &with(&[("flows/intake.yml", &flow)]),
-        &format!("flows/intake.yml:{place}"),
-        code,
-        said,
-        help,
-    )
+    check(&with(&[("flows/intake.yml", &flow)]), &format!("flows/intake.yml:{place}"), code, said, help)
 }
 
 fn http(workspace: &Workspace) -> &HttpAction {
@@ -161,20 +130,11 @@ fn the_files_of_the_tutorial_load_unchanged() {
     assert_eq!((route.method, route.path.as_str()), (Method::Post, "/intake/contact"));
     let dedup = route.dedup.as_ref().expect("a rule");
     assert_eq!(dedup.key, KeyRule::One(KeyPart::Header("idempotency-key".into())));
-    assert_eq!(
-        (dedup.store.as_str(), dedup.ttl),
-        ("intake-keys", Duration::from_secs(48 * 3600))
-    );
-    assert_eq!(
-        (dedup.on_conflict, dedup.on_duplicate_of_dead),
-        (OnConflict::Reject, OnDuplicateOfDead::Keep)
-    );
+    assert_eq!((dedup.store.as_str(), dedup.ttl), ("intake-keys", Duration::from_secs(48 * 3600)));
+    assert_eq!((dedup.on_conflict, dedup.on_duplicate_of_dead), (OnConflict::Reject, OnDuplicateOfDead::Keep));
     assert!(dedup.required);
     assert_eq!(workspace.flows[0].answer.status, 202);
-    assert_eq!(
-        workspace.queue("contact-upserts").expect("a queue").visibility_timeout,
-        Duration::from_secs(90)
-    );
+    assert_eq!(workspace.queue("contact-upserts").expect("a queue").visibility_timeout, Duration::from_secs(90));
     let worker = workspace.worker_for("contact-upserts").expect("a worker");
     assert_eq!(worker.retry, crate::retry::RetryPolicy::default());
     assert_eq!(worker.dead_letters.as_deref(), Some("contact-upserts-dlq"));
@@ -185,15 +145,8 @@ fn the_files_of_the_tutorial_load_unchanged() {
 
 #[test]
 fn what_cannot_run_yet_loads_and_is_refused_by_name() {
-    let files = with(&[
-        ("workers/a.yml", REPLAY),
-        ("workers/post.yml", &UPSERT.replace("contact-upserts", "orders")),
-    ]);
-    let said: Vec<String> = loaded(&files)
-        .refusals()
-        .iter()
-        .map(|problem| problem.message.clone())
-        .collect();
+    let files = with(&[("workers/a.yml", REPLAY), ("workers/post.yml", &UPSERT.replace("contact-upserts", "orders"))]);
+    let said: Vec<String> = loaded(&files).refusals().iter().map(|problem| problem.message.clone()).collect();
     let later = "which this version of clinch cannot run yet";
     let expected = [
         format!("worker `replay-contact-dlq` runs on a schedule, {later}"),
@@ -204,10 +157,7 @@ fn what_cannot_run_yet_loads_and_is_refused_by_name() {
     assert_eq!(said, expected);
     assert_eq!(told(&files)[3], format!("workers/post.yml:16:5 CL0141 {}", expected[3]));
     let refusal = loaded(&files).refusals()[3].clone();
-    assert_eq!(
-        (refusal.severity, refusal.help.as_deref()),
-        (Severity::Warning, Some("remove it or use `http:`"))
-    );
+    assert_eq!((refusal.severity, refusal.help.as_deref()), (Severity::Warning, Some("remove it or use `http:`")));
 }
 
 #[test]
@@ -232,10 +182,7 @@ fn every_later_kind_of_step_loads_in_both_spellings() {
         let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
         let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
         assert_eq!(workspace.refusals().len(), 1, "{step}");
-        assert!(
-            matches!(workspace.workers[0].steps[0].action, Action::NotYet(_)),
-            "{step}"
-        );
+        assert!(matches!(workspace.workers[0].steps[0].action, Action::NotYet(_)), "{step}");
     }
 }
 
@@ -260,9 +207,7 @@ run:
     let workspace = loaded(&with(&[("workers/post.yml", worker)]));
     let step = &workspace.workers[0].steps[1];
     let scope = serde_json::json!({"steps": {"check-and-set": {"output": {"set": true}}}});
-    let serde_json::Value::Object(scope) = scope else {
-        unreachable!("an object")
-    };
+    let serde_json::Value::Object(scope) = scope else { unreachable!("an object") };
     assert_eq!(step.when.as_ref().expect("a condition").holds(&scope), Ok(true));
     assert!(matches!(&step.action, Action::Http(http) if matches!(http.body, HttpBody::Tree(_))));
 }
@@ -272,10 +217,7 @@ fn the_json_spelling_of_a_retry_policy_is_read() {
     let retry = r#""retry": {"strategy": "fixed", "base_ms": 500, "max_attempts": 3, "jitter": "none"}"#;
     let worker = WORKER.replace("retry:\n  max_attempts: 5\n  on_exhausted: dlq:orders-dlq", retry);
     let retry = loaded(&with(&[("workers/post.yml", &worker)])).workers.remove(0).retry;
-    assert_eq!(
-        (retry.strategy, retry.jitter, retry.base),
-        (Backoff::Fixed, Jitter::None, Duration::from_millis(500))
-    );
+    assert_eq!((retry.strategy, retry.jitter, retry.base), (Backoff::Fixed, Jitter::None, Duration::from_millis(500)));
     assert_eq!(retry.attempts_max.get(), 3);
 }
 
@@ -283,10 +225,7 @@ fn the_json_spelling_of_a_retry_policy_is_read() {
 fn a_step_says_what_it_sends() {
     let workspace = loaded(&with(&[]));
     let action = http(&workspace);
-    assert_eq!(
-        (action.method.as_str(), action.idempotency),
-        ("POST", Idempotency::Header)
-    );
+    assert_eq!((action.method.as_str(), action.idempotency), ("POST", Idempotency::Header));
     assert_eq!(action.timeout, Duration::from_secs(30));
     assert!(matches!(action.body, HttpBody::Event));
     assert_eq!(workspace.secrets.into_iter().collect::<Vec<_>>(), ["TOKEN"]);
@@ -339,28 +278,10 @@ fn settings_are_addresses() {
     assert_eq!(both.listen, Some("127.0.0.1:7400".parse().expect("an address")));
     assert_eq!(settings("# nothing\n"), Ok(Settings::default()));
     let check = |text: &str, place: &str, code, said: &str, help: &str| {
-        check(
-            &with(&[("clinch.yml", text)]),
-            &format!("clinch.yml:{place}"),
-            code,
-            said,
-            help,
-        )
+        check(&with(&[("clinch.yml", text)]), &format!("clinch.yml:{place}"), code, said, help)
     };
-    check(
-        "listen: localhost:8080\n",
-        "1:9",
-        Code::BadAddress,
-        "`localhost:8080` is not an address",
-        "127.0.0.1:8080",
-    );
-    check(
-        "listen: 1.2.3.4:1\nadmin: 1.2.3.4:1\n",
-        "2:8",
-        Code::BadAddress,
-        "same address",
-        "another port",
-    );
+    check("listen: localhost:8080\n", "1:9", Code::BadAddress, "`localhost:8080` is not an address", "127.0.0.1:8080");
+    check("listen: 1.2.3.4:1\nadmin: 1.2.3.4:1\n", "2:8", Code::BadAddress, "same address", "another port");
     check(
         "lisen: 1.2.3.4:1\n",
         "1:1",
@@ -368,24 +289,14 @@ fn settings_are_addresses() {
         "`lisen` is not a key of this settings file",
         "did you mean `listen`?",
     );
-    check(
-        "version: 2\n",
-        "1:10",
-        Code::OutOfRange,
-        "`version` is too large",
-        "write 1",
-    );
+    check("version: 2\n", "1:10", Code::OutOfRange, "`version` is too large", "write 1");
 }
 
 #[test]
 fn j1_every_problem_is_reported_at_once_with_its_place() {
     let queues = "queues:\n  - name: orders\n    retention: 4 days\n  - nam: orders-dlq\n";
-    let flow = FLOW
-        .replace("ttl: 48h", "ttl: 48")
-        .replace("name: orders", "name: ordres");
-    let worker = WORKER
-        .replace("max_attempts: 5", "max_attempts: 0\n  max_delay: soon")
-        .replace("https://", "ftp://");
+    let flow = FLOW.replace("ttl: 48h", "ttl: 48").replace("name: orders", "name: ordres");
+    let worker = WORKER.replace("max_attempts: 5", "max_attempts: 0\n  max_delay: soon").replace("https://", "ftp://");
     let files = with(&[
         ("clinch.yml", "é: 1\n"),
         ("flows/b.yml", "name: [\n"),
@@ -420,28 +331,10 @@ fn j1_an_unknown_key_is_told_which_ones_are_known() {
         "did you mean `max_attempts`?",
     );
     assert_eq!(said.label, "unknown key");
-    assert!(
-        said.notes[0].starts_with("allowed here: strategy, base_delay,"),
-        "{:?}",
-        said.notes
-    );
+    assert!(said.notes[0].starts_with("allowed here: strategy, base_delay,"), "{:?}", said.notes);
     check_worker("url:", "uri:", "11:7", Code::UnknownKey, "`uri`", "did you mean `url`?");
-    check_worker(
-        "    http:",
-        "    htpp:",
-        "10:5",
-        Code::UnknownKey,
-        "`htpp`",
-        "did you mean `http`?",
-    );
-    check_flow(
-        "path:",
-        "colour: red\n      path:",
-        "5:7",
-        Code::UnknownKey,
-        "`colour`",
-        "remove it",
-    );
+    check_worker("    http:", "    htpp:", "10:5", Code::UnknownKey, "`htpp`", "did you mean `http`?");
+    check_flow("path:", "colour: red\n      path:", "5:7", Code::UnknownKey, "`colour`", "remove it");
 }
 
 #[test]
@@ -454,22 +347,8 @@ fn j1_a_missing_key_is_told_where_it_belongs() {
         "`path` is missing in this http trigger",
         "add `path: /intake/NAME`",
     );
-    check_flow(
-        "        ttl: 48h\n",
-        "",
-        "6:7",
-        Code::MissingKey,
-        "`ttl` is missing",
-        "add `ttl: 48h`",
-    );
-    check_worker(
-        "name: post\n",
-        "",
-        "1:1",
-        Code::MissingKey,
-        "`name` is missing in this worker",
-        "add `name: NAME`",
-    );
+    check_flow("        ttl: 48h\n", "", "6:7", Code::MissingKey, "`ttl` is missing", "add `ttl: 48h`");
+    check_worker("name: post\n", "", "1:1", Code::MissingKey, "`name` is missing in this worker", "add `name: NAME`");
     check_worker(
         "consumes:\n  queue: orders\n",
         "",
@@ -494,13 +373,7 @@ fn j1_a_missing_key_is_told_where_it_belongs() {
         "this step does nothing",
         "add `queue:`",
     );
-    check(
-        &with(&[("queues.yml", "")]),
-        "queues.yml:1:1",
-        Code::MissingKey,
-        "`queues` is missing",
-        "add `queues:`",
-    );
+    check(&with(&[("queues.yml", "")]), "queues.yml:1:1", Code::MissingKey, "`queues` is missing", "add `queues:`");
 }
 
 #[test]
@@ -521,14 +394,7 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
         "too large",
         "",
     );
-    check_worker(
-        "max_attempts: 5",
-        "max_attempts: 10001",
-        "6:17",
-        Code::OutOfRange,
-        "too large",
-        "write 1 to 10000",
-    );
+    check_worker("max_attempts: 5", "max_attempts: 10001", "6:17", Code::OutOfRange, "too large", "write 1 to 10000");
     check_worker(
         "max_attempts: 5",
         "multiplier: 0.5",
@@ -537,14 +403,7 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
         "`multiplier` is too small",
         "write 1 to",
     );
-    check_worker(
-        "max_attempts: 5",
-        "multiplier: .inf",
-        "6:15",
-        Code::WrongType,
-        "must be a number",
-        "",
-    );
+    check_worker("max_attempts: 5", "multiplier: .inf", "6:15", Code::WrongType, "must be a number", "");
     check_worker(
         "max_attempts: 5",
         "jitter: ful",
@@ -569,22 +428,8 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
         "exclude each other",
         "keep one",
     );
-    check_worker(
-        "orders-dlq",
-        "'a b'",
-        "7:17",
-        Code::BadName,
-        "`'a b'` is not a name",
-        "letters, digits",
-    );
-    check_worker(
-        "dlq:orders",
-        "orders",
-        "7:17",
-        Code::BadName,
-        "must begin with `dlq:`",
-        "write `dlq:orders-dlq`",
-    );
+    check_worker("orders-dlq", "'a b'", "7:17", Code::BadName, "`'a b'` is not a name", "letters, digits");
+    check_worker("dlq:orders", "orders", "7:17", Code::BadName, "must begin with `dlq:`", "write `dlq:orders-dlq`");
     check_worker(
         "  - name: send\n    http",
         "    name: send\n    http",
@@ -601,38 +446,10 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
         "both are the body",
         "keep one",
     );
-    check_flow(
-        "48h",
-        "48h\n        required: yes",
-        "10:19",
-        Code::WrongType,
-        "true or false",
-        "`required: true`",
-    );
-    check_flow(
-        "48h",
-        "0s",
-        "9:14",
-        Code::OutOfRange,
-        "`ttl` is too small",
-        "write 1s to 3650d",
-    );
-    check_flow(
-        "path: /orders",
-        "path: orders",
-        "5:13",
-        Code::BadPath,
-        "does not begin with `/`",
-        "write `/orders`",
-    );
-    check_flow(
-        "path: /orders",
-        "path: /orders/{id}",
-        "5:13",
-        Code::BadPath,
-        "pattern",
-        "matched whole",
-    );
+    check_flow("48h", "48h\n        required: yes", "10:19", Code::WrongType, "true or false", "`required: true`");
+    check_flow("48h", "0s", "9:14", Code::OutOfRange, "`ttl` is too small", "write 1s to 3650d");
+    check_flow("path: /orders", "path: orders", "5:13", Code::BadPath, "does not begin with `/`", "write `/orders`");
+    check_flow("path: /orders", "path: /orders/{id}", "5:13", Code::BadPath, "pattern", "matched whole");
     check_flow(
         "path: /orders",
         "path: /a\n      body_max: 11MiB",
@@ -641,14 +458,7 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
         "too large",
         "1B to 10MiB",
     );
-    check_flow(
-        "path: /orders",
-        "path: /a\n      method: GET",
-        "6:15",
-        Code::BadChoice,
-        "`GET`",
-        "POST",
-    );
+    check_flow("path: /orders", "path: /a\n      method: GET", "6:15", Code::BadChoice, "`GET`", "POST");
     check_flow(
         "name: orders",
         "name: orders\n      body_from: body",
@@ -665,14 +475,7 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
         "`id`",
         "did you mean `header:id`?",
     );
-    check_flow(
-        "header:Idempotency-Key",
-        "[]",
-        "7:19",
-        Code::OutOfRange,
-        "1 to 16 parts, not 0",
-        "",
-    );
+    check_flow("header:Idempotency-Key", "[]", "7:19", Code::OutOfRange, "1 to 16 parts, not 0", "");
 }
 
 #[test]
@@ -699,48 +502,13 @@ fn a_step_does_one_thing() {
 #[test]
 fn d2_a_header_that_is_not_the_steps_to_set_is_refused() {
     for name in ["Host", "content-length", "Transfer-Encoding", "connection", "TE"] {
-        check_worker(
-            "authorization",
-            name,
-            "13:9",
-            Code::BadHeader,
-            "set by the connection",
-            "remove it",
-        );
+        check_worker("authorization", name, "13:9", Code::BadHeader, "set by the connection", "remove it");
     }
-    check_worker(
-        "authorization",
-        "Idempotency-Key",
-        "13:9",
-        Code::BadHeader,
-        "set by clinch",
-        "idempotency: header",
-    );
-    check_worker(
-        "authorization",
-        "'a b'",
-        "13:9",
-        Code::BadHeader,
-        "`a b` is not a header name",
-        "letters",
-    );
-    check_worker(
-        "Bearer ${secrets.TOKEN}",
-        "\"a\\nb\"",
-        "13:24",
-        Code::BadHeader,
-        "line break",
-        "one line",
-    );
+    check_worker("authorization", "Idempotency-Key", "13:9", Code::BadHeader, "set by clinch", "idempotency: header");
+    check_worker("authorization", "'a b'", "13:9", Code::BadHeader, "`a b` is not a header name", "letters");
+    check_worker("Bearer ${secrets.TOKEN}", "\"a\\nb\"", "13:24", Code::BadHeader, "line break", "one line");
     let twice = "X-A: 1\n        x-a: 2\n        authorization";
-    check_worker(
-        "authorization",
-        twice,
-        "14:9",
-        Code::DuplicateKey,
-        "`x-a` is written twice",
-        "no case",
-    );
+    check_worker("authorization", twice, "14:9", Code::DuplicateKey, "`x-a` is written twice", "no case");
 }
 
 #[test]
@@ -761,11 +529,7 @@ fn expressions_are_read_before_they_run() {
         "`bdy` is not known",
         "did you mean `body`?",
     );
-    assert!(
-        said.notes[0].ends_with("body, request, headers, key, event, job, steps, secrets"),
-        "{:?}",
-        said.notes
-    );
+    assert!(said.notes[0].ends_with("body, request, headers, key, event, job, steps, secrets"), "{:?}", said.notes);
     check_worker(
         "body_from: body",
         "body: {é: ['{{ customer }}']}",
@@ -782,14 +546,7 @@ fn expressions_are_read_before_they_run() {
         "`if` cannot be read",
         "",
     );
-    check_worker(
-        "${secrets.TOKEN}",
-        "${env.TOKEN}",
-        "13:24",
-        Code::BadExpression,
-        "`${env.TOKEN}` is not known",
-        "",
-    );
+    check_worker("${secrets.TOKEN}", "${env.TOKEN}", "13:24", Code::BadExpression, "`${env.TOKEN}` is not known", "");
     check_worker(
         "orders\n      headers",
         "{% if x %}\n      headers",
@@ -809,13 +566,7 @@ fn a_step_that_is_read_must_have_run() {
     };
     let worker = |reads: &str| WORKER.replace("body_from: body\n      idempotency: header", &more(reads));
     let check = |reads: &str, said: &str, help: &str| {
-        check(
-            &with(&[("workers/post.yml", &worker(reads))]),
-            "workers/post.yml:18:27",
-            Code::UnknownStep,
-            said,
-            help,
-        )
+        check(&with(&[("workers/post.yml", &worker(reads))]), "workers/post.yml:18:27", Code::UnknownStep, said, help)
     };
     let problem = check(
         "{{ steps.sned.output }}",
@@ -847,19 +598,10 @@ fn a_queue_that_is_named_must_be_defined() {
         "queue `mails` is not defined",
         "below `queues:`:\n  - name: mails",
     );
-    let files = Files(
-        with(&[])
-            .0
-            .into_iter()
-            .filter(|(path, _)| path != "queues.yml")
-            .collect(),
-    );
+    let files = Files(with(&[]).0.into_iter().filter(|(path, _)| path != "queues.yml").collect());
     let found = problems(&files);
     assert_eq!(found.len(), 3, "{found:#?}");
-    assert_eq!(
-        found[0].help.as_deref(),
-        Some("create queues.yml:\nqueues:\n  - name: orders")
-    );
+    assert_eq!(found[0].help.as_deref(), Some("create queues.yml:\nqueues:\n  - name: orders"));
     let worker = WORKER.replace("orders-dlq", "graveyard");
     let help = "add to queues.yml, below `queues:`:\n  - name: graveyard\n    retention: 7d";
     check(
@@ -966,10 +708,7 @@ fn b3_a_ttl_shorter_than_the_retries_is_refused() {
     assert_eq!(said.severity, Severity::Error);
     loaded(&with(&[("flows/intake.yml", &FLOW.replace("48h", "3m"))]));
     let bounded = WORKER.replace("max_attempts: 5", "max_elapsed: 20s");
-    loaded(&with(&[
-        ("flows/intake.yml", &FLOW.replace("48h", "1m")),
-        ("workers/post.yml", &bounded),
-    ]));
+    loaded(&with(&[("flows/intake.yml", &FLOW.replace("48h", "1m")), ("workers/post.yml", &bounded)]));
 }
 
 #[test]
@@ -985,13 +724,7 @@ fn the_answer_is_about_a_step_that_exists() {
         "names step `enqeue`",
         "did you mean `step:enqueue`?",
     );
-    check(
-        &with_answer("status: 404"),
-        "flows/intake.yml:15:11",
-        Code::OutOfRange,
-        "too large",
-        "write 200 to 299",
-    );
+    check(&with_answer("status: 404"), "flows/intake.yml:15:11", Code::OutOfRange, "too large", "write 200 to 299");
 }
 
 #[test]
@@ -1001,42 +734,17 @@ fn a_flow_only_fills_queues_for_now() {
     let workspace = loaded(&files);
     assert_eq!(workspace.flows[0].enqueue.len(), 1);
     assert_eq!(workspace.refusals().len(), 1);
-    check(
-        &files,
-        "flows/intake.yml:14:18",
-        Code::NotYet,
-        "step `mail` of a flow uses `send_template`",
-        "in a worker",
-    );
+    check(&files, "flows/intake.yml:14:18", Code::NotYet, "step `mail` of a flow uses `send_template`", "in a worker");
 }
 
 #[test]
 fn a_workspace_has_no_other_files() {
-    for path in [
-        "flows.yml",
-        "notes.txt",
-        "flows/a.txt",
-        "flows/.yml",
-        "queues/x.yml",
-        "clinch.toml",
-    ] {
+    for path in ["flows.yml", "notes.txt", "flows/a.txt", "flows/.yml", "queues/x.yml", "clinch.toml"] {
         let files = with(&[(path, "x: 1\n")]);
-        check(
-            &files,
-            &format!("{path}:1:1"),
-            Code::UnknownFile,
-            "is not a file of a workspace",
-            "flows/*.yml",
-        );
+        check(&files, &format!("{path}:1:1"), Code::UnknownFile, "is not a file of a workspace", "flows/*.yml");
     }
     let files = with(&[("queues.yaml", QUEUES)]);
-    check(
-        &files,
-        "queues.yml:1:1",
-        Code::UnknownFile,
-        "the same file under two names",
-        "keep one",
-    );
+    check(&files, "queues.yml:1:1", Code::UnknownFile, "the same file under two names", "keep one");
 }
 
 #[test]
@@ -1057,13 +765,7 @@ fn bytes_that_editors_add_do_no_harm() {
         loaded(&with(&[("workers/post.yml", &text)]));
     }
     let text = format!("\u{feff}# é\n{}", WORKER.replace("max_attempts: 5", "max_attempts: 0")).replace('\n', "\r\n");
-    check(
-        &with(&[("workers/post.yml", &text)]),
-        "workers/post.yml:7:17",
-        Code::OutOfRange,
-        "too small",
-        "",
-    );
+    check(&with(&[("workers/post.yml", &text)]), "workers/post.yml:7:17", Code::OutOfRange, "too small", "");
 }
 
 #[test]
@@ -1071,23 +773,14 @@ fn p10_only_so_many_problems_are_told() {
     let text: String = (0..5_000).map(|n| format!("wrong{n}: 1\n")).collect();
     let found = problems(&with(&[("clinch.yml", &text)]));
     assert_eq!(found.len(), PROBLEMS_MAX);
-    assert_eq!(
-        found[PROBLEMS_MAX - 1].notes.last().map(String::as_str),
-        Some("4000 more problems are not shown")
-    );
+    assert_eq!(found[PROBLEMS_MAX - 1].notes.last().map(String::as_str), Some("4000 more problems are not shown"));
 }
 
 #[test]
 fn p10_a_list_has_only_so_many_items() {
     let queues: String = (0..1_001).map(|n| format!("  - name: q{n}\n")).collect();
     let files = with(&[("queues.yml", &format!("queues:\n{queues}"))]);
-    check(
-        &files,
-        "queues.yml:2:5",
-        Code::TooLarge,
-        "`queues` has 1001 items",
-        "at most 1000",
-    );
+    check(&files, "queues.yml:2:5", Code::TooLarge, "`queues` has 1001 items", "at most 1000");
 }
 
 /// Files in which some bytes were changed, moved or cut: the way files go wrong.
@@ -1135,10 +828,7 @@ pub(super) fn mutated() -> impl Strategy<Value = Files> {
             let mut text = text.to_string();
             for (from, to, scrap) in changes {
                 let (from, to) = (from.index(text.len() + 1), to.index(8) + from.index(text.len() + 1));
-                let (from, to) = (
-                    text.floor_char_boundary(from),
-                    text.floor_char_boundary(to.min(text.len())),
-                );
+                let (from, to) = (text.floor_char_boundary(from), text.floor_char_boundary(to.min(text.len())));
                 text.replace_range(from..to, scrap);
             }
             (path.to_string(), text)
@@ -1168,9 +858,7 @@ proptest! {
 #[test]
 fn p10_an_expression_is_only_so_long_and_none_is_too_deep() {
     let deep = |part: &str, times: usize| [part.repeat(times / part.len()), "x".into()].concat();
-    for part in [
-        "1+", "not ", "-", "x.", "x|upper|", "(", "[", "{'a':", "x if ", "x and ", "x[", "f(", "1<",
-    ] {
+    for part in ["1+", "not ", "-", "x.", "x|upper|", "(", "[", "{'a':", "x if ", "x and ", "x[", "f(", "1<"] {
         for (times, fine) in [(980, true), (50_000, false)] {
             let expr = deep(part, times);
             let forms = [
@@ -1181,13 +869,23 @@ fn p10_an_expression_is_only_so_long_and_none_is_too_deep() {
                 format!("body: [\"{{{{ {expr} }}}}\"]"),
             ];
             for form in forms {
-                let found = problems(&with(&[(
-                    "workers/post.yml",
-                    &WORKER.replace("body_from: body", &form),
-                )]));
+                let found = problems(&with(&[("workers/post.yml", &WORKER.replace("body_from: body", &form))]));
                 let too_long = found.iter().any(|problem| problem.message.contains("the most is 1024"));
                 assert_ne!(too_long, fine, "{part} {times}: {found:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn j1_every_key_of_the_dialect_is_on_its_page() {
+    let page = include_str!("../../../../docs/workspace.md");
+    let schema = json_schema();
+    for (shape, definition) in schema["$defs"].as_object().expect("definitions") {
+        for key in definition["properties"].as_object().into_iter().flat_map(|keys| keys.keys()) {
+            let told = page.contains(&format!("`{key}`")) || page.contains(&format!("`{key}:"));
+            let detail = ["script", "env", "with", "on_unknown", "rate_limit", "cron"].contains(&key.as_str());
+            assert!(told || detail || key == "version", "docs/workspace.md does not tell about `{key}` of {shape}");
         }
     }
 }

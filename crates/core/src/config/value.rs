@@ -24,12 +24,8 @@ fn bad(code: Code, node: &Node, message: impl Into<String>) -> Problem {
 }
 
 pub(super) fn wrong_type(node: &Node, name: &str, needed: &str) -> Problem {
-    bad(
-        Code::WrongType,
-        node,
-        format!("`{name}` must be {needed}, not {}", node.kind()),
-    )
-    .label(format!("this is {}", node.kind()))
+    bad(Code::WrongType, node, format!("`{name}` must be {needed}, not {}", node.kind()))
+        .label(format!("this is {}", node.kind()))
 }
 
 pub(super) fn text<'n>(node: &'n Node, name: &str) -> Read<&'n str> {
@@ -61,18 +57,11 @@ pub(super) fn prefixed(node: &Node, name: &str, prefix: &str) -> Read<String> {
     let written = text(node, name)?;
     let Some(rest) = written.strip_prefix(prefix) else {
         let said = format!("`{name}` must begin with `{prefix}`");
-        let help = if is_name(written) {
-            format!("write `{prefix}{written}`")
-        } else {
-            format!("write `{prefix}NAME`")
-        };
+        let help =
+            if is_name(written) { format!("write `{prefix}{written}`") } else { format!("write `{prefix}NAME`") };
         return Err(Box::new(bad(Code::BadName, node, said).help(help)));
     };
-    if is_name(rest) {
-        Ok(rest.to_string())
-    } else {
-        Err(bad_name(node, rest))
-    }
+    if is_name(rest) { Ok(rest.to_string()) } else { Err(bad_name(node, rest)) }
 }
 
 pub(super) fn bool(node: &Node, name: &str) -> Read<bool> {
@@ -152,10 +141,7 @@ pub(super) fn duration(node: &Node, name: &str) -> Read<Duration> {
         Box::new(match error {
             BadDuration::NoUnit(number) => problem(format!("`{name}` needs a unit"))
                 .label(format!("{} what?", shown(&number)))
-                .help(format!(
-                    "write `{0}s` for seconds or `{0}ms` for milliseconds",
-                    shown(&number)
-                )),
+                .help(format!("write `{0}s` for seconds or `{0}ms` for milliseconds", shown(&number))),
             BadDuration::NotADuration(_) => problem(format!("`{written}` is not a duration"))
                 .help("write a number and a unit: 250ms, 30s, 5m, 48h, 7d"),
             BadDuration::TooLong(_) => {
@@ -181,17 +167,13 @@ pub(super) fn size(node: &Node, name: &str) -> Read<usize> {
         "GiB" => 1 << 30,
         "" if !number.is_empty() => {
             let said = problem(format!("`{name}` needs a unit")).label(format!("{} what?", shown(number)));
-            return Err(Box::new(
-                said.help(format!("write `{0}B` for bytes or `{0}KiB`", shown(number))),
-            ));
+            return Err(Box::new(said.help(format!("write `{0}B` for bytes or `{0}KiB`", shown(number)))));
         }
         _ => 0,
     };
     if factor == 0 || number.is_empty() {
         let said = problem(format!("`{}` is not a size", shown(written)));
-        return Err(Box::new(
-            said.help("write a whole number and a unit: 512B, 256KiB, 2MB"),
-        ));
+        return Err(Box::new(said.help("write a whole number and a unit: 512B, 256KiB, 2MB")));
     }
     // More than can be counted is more than any bound.
     let bytes = number.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(factor);
@@ -201,11 +183,7 @@ pub(super) fn size(node: &Node, name: &str) -> Read<usize> {
 pub(super) fn address(node: &Node, name: &str) -> Read<SocketAddr> {
     let written = text(node, name)?;
     written.parse().map_err(|_| {
-        let port = written
-            .rsplit(':')
-            .next()
-            .filter(|port| port.parse::<u16>().is_ok())
-            .unwrap_or("7400");
+        let port = written.rsplit(':').next().filter(|port| port.parse::<u16>().is_ok()).unwrap_or("7400");
         let said = format!("`{}` is not an address to listen on", shown(written));
         let help = format!("write an IP address and a port, such as 127.0.0.1:{port} or [::1]:{port}");
         Box::new(bad(Code::BadAddress, node, said).help(help))
@@ -280,18 +258,12 @@ pub(super) struct Names {
 
 impl Names {
     pub fn of(template: &Template) -> Self {
-        Names {
-            roots: template.roots(),
-            secrets: template.secrets(),
-        }
+        Names { roots: template.roots(), secrets: template.secrets() }
     }
 
     pub fn of_expr(expr: &Expr) -> Self {
         let template = Template::parse(&format!("{{{{ {} }}}}", expr.source()));
-        Names {
-            roots: expr.roots(),
-            secrets: template.map(|template| template.secrets()).unwrap_or_default(),
-        }
+        Names { roots: expr.roots(), secrets: template.map(|template| template.secrets()).unwrap_or_default() }
     }
 }
 
@@ -310,15 +282,10 @@ pub(super) fn template(node: &Node, name: &str) -> Read<Template> {
 // The language descends into an expression as deep as it is long or nested, and would fall off the stack.
 fn bounded(expr: &str) -> Result<&str, BadExpr> {
     if expr.len() > EXPR_BYTES_MAX {
-        return Err(BadExpr(format!(
-            "an expression has {} bytes; the most is {EXPR_BYTES_MAX}",
-            expr.len()
-        )));
+        return Err(BadExpr(format!("an expression has {} bytes; the most is {EXPR_BYTES_MAX}", expr.len())));
     }
     if nesting(expr.as_bytes()) > EXPR_NESTING_MAX {
-        return Err(BadExpr(format!(
-            "an expression nests brackets more than {EXPR_NESTING_MAX} deep"
-        )));
+        return Err(BadExpr(format!("an expression nests brackets more than {EXPR_NESTING_MAX} deep")));
     }
     Ok(expr)
 }
@@ -371,13 +338,9 @@ fn shown_long(text: &str) -> String {
 /// A tree as it will be written, its strings being templates.
 pub(super) fn tree(node: &Node, name: &str) -> Read<Tree> {
     match &node.value {
-        Value::List(items) => Ok(Tree::List(
-            items.iter().map(|item| tree(item, name)).collect::<Result<_, _>>()?,
-        )),
+        Value::List(items) => Ok(Tree::List(items.iter().map(|item| tree(item, name)).collect::<Result<_, _>>()?)),
         Value::Map(fields) => {
-            let fields = fields
-                .iter()
-                .map(|(key, item)| Ok((key.text.clone(), tree(item, &key.text)?)));
+            let fields = fields.iter().map(|(key, item)| Ok((key.text.clone(), tree(item, &key.text)?)));
             Ok(Tree::Map(fields.collect::<Read<_>>()?))
         }
         Value::Scalar { text, quoted } => {
@@ -426,26 +389,18 @@ pub(super) fn url(node: &Node, name: &str) -> Read<Template> {
     let Some(problem) = url_problem(&filled, computed) else {
         return Ok(template);
     };
-    Err(Box::new(
-        bad(Code::BadUrl, node, format!("`{}` {}", shown(text), problem.0)).help(problem.1),
-    ))
+    Err(Box::new(bad(Code::BadUrl, node, format!("`{}` {}", shown(text), problem.0)).help(problem.1)))
 }
 
 fn url_problem(url: &str, begins_computed: bool) -> Option<(&'static str, &'static str)> {
     if !url.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
-        return Some((
-            "has a space or another character that URLs do not have",
-            "percent-encode it, as in `%20`",
-        ));
+        return Some(("has a space or another character that URLs do not have", "percent-encode it, as in `%20`"));
     }
     if begins_computed {
         return None;
     }
     let Some(rest) = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")) else {
-        return Some((
-            "is not a URL that clinch calls",
-            "begin it with `https://` or `http://`",
-        ));
+        return Some(("is not a URL that clinch calls", "begin it with `https://` or `http://`"));
     };
     let authority = &rest[..rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len())];
     if authority.contains('@') {
@@ -459,16 +414,10 @@ fn url_problem(url: &str, begins_computed: bool) -> Option<(&'static str, &'stat
         _ => (authority, "443"),
     };
     if host.is_empty() {
-        return Some((
-            "names no host",
-            "write the host after `//`, as in `https://api.example.com/path`",
-        ));
+        return Some(("names no host", "write the host after `//`, as in `https://api.example.com/path`"));
     }
     if port != "x" && port.parse::<u16>().is_err() {
-        return Some((
-            "has a port that is not a number up to 65535",
-            "correct or remove the port",
-        ));
+        return Some(("has a port that is not a number up to 65535", "correct or remove the port"));
     }
     None
 }
@@ -493,18 +442,12 @@ pub(super) fn header_problem(name: &str) -> Option<(String, &'static str)> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     let lower = name.to_ascii_lowercase();
     if name.is_empty() || !name.bytes().all(token) {
-        Some((
-            format!("`{}` is not a header name", shown(name)),
-            "use letters, digits and `-`",
-        ))
+        Some((format!("`{}` is not a header name", shown(name)), "use letters, digits and `-`"))
     } else if lower == "idempotency-key" {
         let said = format!("`{}` is set by clinch, the same on every attempt", shown(name));
         Some((said, "remove it and write `idempotency: header` in the step"))
     } else if HEADERS_NOT_YOURS.contains(&lower.as_str()) {
-        Some((
-            format!("`{}` is set by the connection, not by a step", shown(name)),
-            "remove it",
-        ))
+        Some((format!("`{}` is set by the connection, not by a step", shown(name)), "remove it"))
     } else {
         None
     }
@@ -516,9 +459,7 @@ pub(super) fn header_value(node: &Node, name: &str) -> Read<Template> {
     let (Template::Plain(text) | Template::Mixed(text)) = &template;
     if text.chars().any(|c| c.is_control() && c != '\t') {
         let said = format!("the value of `{}` has a line break or a control character", shown(name));
-        return Err(Box::new(
-            bad(Code::BadHeader, node, said).help("write it on one line, without `|` or `>`"),
-        ));
+        return Err(Box::new(bad(Code::BadHeader, node, said).help("write it on one line, without `|` or `>`")));
     }
     Ok(template)
 }
@@ -529,16 +470,10 @@ fn spelt_out(expr: &str) -> String {
     let mut copied = 0;
     for place in names_after(expr, &["steps", "headers"]) {
         let root = &expr[..place.dot];
-        let of_request = root
-            .strip_suffix("headers")
-            .is_some_and(|before| !before.ends_with('.'));
+        let of_request = root.strip_suffix("headers").is_some_and(|before| !before.ends_with('.'));
         let of_request = of_request || root.ends_with("request.headers");
         let name = &expr[place.name.clone()];
-        let meant = if of_request {
-            name.to_ascii_lowercase()
-        } else {
-            name.to_string()
-        };
+        let meant = if of_request { name.to_ascii_lowercase() } else { name.to_string() };
         let is_identifier = !name.contains('-') && !name.starts_with(|c: char| c.is_ascii_digit());
         if !is_identifier || meant != name {
             spelt.push_str(&expr[copied..place.dot]);
@@ -552,9 +487,7 @@ fn spelt_out(expr: &str) -> String {
 
 /// The names of the steps that an expression reads.
 pub(super) fn steps_in_expr(expr: &str) -> Vec<String> {
-    names_after(expr, &["steps"])
-        .map(|place| expr[place.name].to_string())
-        .collect()
+    names_after(expr, &["steps"]).map(|place| expr[place.name].to_string()).collect()
 }
 
 /// The names of the steps that a text with templates reads.
@@ -577,10 +510,7 @@ fn names_after<'e>(expr: &'e str, roots: &'static [&'static str]) -> impl Iterat
     let bytes = expr.as_bytes();
     let is_word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
     let end_of = move |from: usize, fits: &dyn Fn(&u8) -> bool| {
-        from + bytes[from..]
-            .iter()
-            .position(|b| !fits(b))
-            .unwrap_or(bytes.len() - from)
+        from + bytes[from..].iter().position(|b| !fits(b)).unwrap_or(bytes.len() - from)
     };
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -595,10 +525,7 @@ fn names_after<'e>(expr: &'e str, roots: &'static [&'static str]) -> impl Iterat
                     let name_end = end_of(at + 1, &|b| is_word(b) || *b == b'-');
                     let name = &expr[at + 1..name_end];
                     let name_end = at + 1 + name.trim_end_matches('-').len();
-                    let place = Place {
-                        dot: at,
-                        name: at + 1..name_end,
-                    };
+                    let place = Place { dot: at, name: at + 1..name_end };
                     at = name_end;
                     if !place.name.is_empty() {
                         return Some(place);
@@ -674,13 +601,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn scalar(text: &str, quoted: bool) -> Node {
-        Node {
-            span: Span::new(0, text.len()),
-            value: Value::Scalar {
-                text: text.into(),
-                quoted,
-            },
-        }
+        Node { span: Span::new(0, text.len()), value: Value::Scalar { text: text.into(), quoted } }
     }
 
     fn plain(text: &str) -> Node {
@@ -692,15 +613,7 @@ mod tests {
         for (text, number) in [("7", 7), ("-3", -3), ("0x1F", 31), ("0o17", 15), ("+4", 4)] {
             assert_eq!(int(&plain(text), "n").ok(), Some(number), "{text}");
         }
-        for bad in [
-            "1e3",
-            "",
-            "-",
-            "0b1",
-            "1_000",
-            "seven",
-            "99999999999999999999999999999999999999999999",
-        ] {
+        for bad in ["1e3", "", "-", "0b1", "1_000", "seven", "99999999999999999999999999999999999999999999"] {
             assert!(int(&plain(bad), "n").is_err(), "{bad}");
         }
         let said = int(&scalar("7", true), "n").expect_err("a text");
@@ -709,12 +622,7 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, bytes) in [
-            ("512B", 512),
-            ("256KiB", 262_144),
-            ("2MB", 2_000_000),
-            ("1 MiB", 1 << 20),
-        ] {
+        for (text, bytes) in [("512B", 512), ("256KiB", 262_144), ("2MB", 2_000_000), ("1 MiB", 1 << 20)] {
             assert_eq!(size(&plain(text), "s").ok(), Some(bytes), "{text}");
         }
         let said = size(&plain("300"), "s").expect_err("no unit");
@@ -729,29 +637,17 @@ mod tests {
     #[test]
     fn a_key_part_that_is_nearly_right_is_told_what_it_should_be() {
         let help = |text: &str| key_part(&plain(text), "key_from").expect_err("wrong").help;
-        assert_eq!(
-            help("Idempotency-Key").as_deref(),
-            Some("did you mean `header:Idempotency-Key`?")
-        );
-        assert_eq!(
-            help("request.headers.X-Id").as_deref(),
-            Some("did you mean `header:X-Id`?")
-        );
+        assert_eq!(help("Idempotency-Key").as_deref(), Some("did you mean `header:Idempotency-Key`?"));
+        assert_eq!(help("request.headers.X-Id").as_deref(), Some("did you mean `header:X-Id`?"));
         assert_eq!(help("body.data.id").as_deref(), Some("did you mean `body:/data/id`?"));
-        assert_eq!(
-            help("query:x").as_deref(),
-            Some("write `header:NAME` or `body:/json/pointer`")
-        );
+        assert_eq!(help("query:x").as_deref(), Some("write `header:NAME` or `body:/json/pointer`"));
     }
 
     #[test]
     fn only_urls_that_can_be_called_are_taken() {
-        for fine in [
-            "http://127.0.0.1:9900/effect",
-            "https://[::1]/",
-            "https://a.b/{{ body.x y }}?q=1",
-            "{{ secrets.URL }}/x",
-        ] {
+        for fine in
+            ["http://127.0.0.1:9900/effect", "https://[::1]/", "https://a.b/{{ body.x y }}?q=1", "{{ secrets.URL }}/x"]
+        {
             let fine = fine.replace(" y", "");
             assert!(url(&plain(&fine), "url").is_ok(), "{fine}");
         }
@@ -771,26 +667,14 @@ mod tests {
 
     #[test]
     fn a_hyphen_in_the_name_of_a_step_or_a_header_is_part_of_it() {
-        assert_eq!(
-            spelt_out("steps.check-and-set.output.set == true"),
-            "steps[\"check-and-set\"].output.set == true"
-        );
+        assert_eq!(spelt_out("steps.check-and-set.output.set == true"), "steps[\"check-and-set\"].output.set == true");
         assert_eq!(spelt_out("request.headers.X-Id"), "request.headers[\"x-id\"]");
         assert_eq!(spelt_out("headers.Traceparent"), "headers[\"traceparent\"]");
-        assert_eq!(
-            spelt_out("steps.a.output.headers.X-Id"),
-            "steps.a.output.headers[\"X-Id\"]"
-        );
+        assert_eq!(spelt_out("steps.a.output.headers.X-Id"), "steps.a.output.headers[\"X-Id\"]");
         assert_eq!(spelt_out("body.a-body.b"), "body.a-body.b");
         assert_eq!(spelt_out("'steps.a-b' ~ steps.x"), "'steps.a-b' ~ steps.x");
-        assert_eq!(
-            steps_in_template("steps.no {{ steps.a-b.output }} {{ mysteps.c }}"),
-            ["a-b"]
-        );
-        assert_eq!(
-            steps_in_template("{{ '}}' ~ {'a': {'b': 1}} ~ steps.x }} {{ steps.y"),
-            ["x"]
-        );
+        assert_eq!(steps_in_template("steps.no {{ steps.a-b.output }} {{ mysteps.c }}"), ["a-b"]);
+        assert_eq!(steps_in_template("{{ '}}' ~ {'a': {'b': 1}} ~ steps.x }} {{ steps.y"), ["x"]);
         assert!(expr(&plain("{{ steps.check-and-set.output.set == true }}"), "if").is_ok());
     }
 
@@ -803,12 +687,7 @@ mod tests {
         assert_eq!(value("18446744073709551615"), Tree::Value(u64::MAX.into()));
         assert_eq!(value("1.5"), Tree::Value(1.5.into()));
         assert_eq!(tree(&scalar("5", true), "body").ok(), Some(Tree::Value("5".into())));
-        assert_eq!(
-            tree(&plain("18446744073709551616"), "body")
-                .expect_err("too large")
-                .code,
-            Code::OutOfRange
-        );
+        assert_eq!(tree(&plain("18446744073709551616"), "body").expect_err("too large").code, Code::OutOfRange);
     }
 
     proptest! {

@@ -30,16 +30,12 @@ pub(super) struct WorkerFile {
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> WorkerFile {
     shape::check(root, &WORKER, root.head(), report);
     let reader = Reader { node: root, report };
-    let consumes = reader
-        .map("consumes")
-        .and_then(|consumes| consumes.spot("queue", value::name));
+    let consumes = reader.map("consumes").and_then(|consumes| consumes.spot("queue", value::name));
     let file = WorkerFile {
         name: reader.spot("name", value::name),
         trigger_is_known: consumes.is_some() || reader.has("schedule"),
         consumes,
-        dead_letters: reader
-            .map("retry")
-            .and_then(|retry| retry.spot("on_exhausted", dead_letters)),
+        dead_letters: reader.map("retry").and_then(|retry| retry.spot("on_exhausted", dead_letters)),
         step_names: reader.maps("run").filter_map(|step| step.step_name()).collect(),
         worker: read_worker(reader),
         refusals: refusals(reader),
@@ -74,11 +70,7 @@ fn read_worker(worker: Reader<'_>) -> Option<Worker> {
 }
 
 fn read_retry(retry: Reader<'_>) -> Option<RetryPolicy> {
-    let strategies = [
-        ("exponential", Backoff::Exponential),
-        ("linear", Backoff::Linear),
-        ("fixed", Backoff::Fixed),
-    ];
+    let strategies = [("exponential", Backoff::Exponential), ("linear", Backoff::Linear), ("fixed", Backoff::Fixed)];
     let jitters = [("full", Jitter::Full), ("equal", Jitter::Equal), ("none", Jitter::None)];
     let default = RetryPolicy::default();
     let base = match retry.may("base_ms", value::int)? {
@@ -106,20 +98,12 @@ fn read_step(step: Reader<'_>) -> Option<Step> {
         Some((what, _)) => Action::NotYet(what),
         None => Action::Http(Box::new(read_http(step.map("http")?)?)),
     };
-    let read = Step {
-        name: step.step_name()?.value,
-        when: step.may("if", value::expr)?,
-        action,
-    };
+    let read = Step { name: step.step_name()?.value, when: step.may("if", value::expr)?, action };
     step.is_sound().then_some(read)
 }
 
 fn read_http(http: Reader<'_>) -> Option<HttpAction> {
-    let promises = [
-        ("header", Idempotency::Header),
-        ("natural", Idempotency::Natural),
-        ("none", Idempotency::None),
-    ];
+    let promises = [("header", Idempotency::Header), ("natural", Idempotency::Natural), ("none", Idempotency::None)];
     let method = http.or("method", "POST", value::text)?;
     let read = HttpAction {
         method: method.to_string(),
@@ -134,9 +118,7 @@ fn read_http(http: Reader<'_>) -> Option<HttpAction> {
 
 fn read_headers(headers: Reader<'_>) -> Option<Vec<(String, Template)>> {
     let fields = headers.node.fields().iter();
-    fields
-        .map(|(key, _)| Some((key.text.clone(), headers.must(&key.text, value::header_value)?)))
-        .collect()
+    fields.map(|(key, _)| Some((key.text.clone(), headers.must(&key.text, value::header_value)?))).collect()
 }
 
 fn read_body(http: Reader<'_>) -> Option<HttpBody> {
@@ -166,39 +148,19 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     let mut refuse = |span: Span, said: String, help: &str| {
         let said = format!("{said}, which this version of clinch cannot run yet");
-        found.push(
-            Problem::warning(Code::NotYet, span, said)
-                .label("not available yet")
-                .help(help),
-        );
+        found.push(Problem::warning(Code::NotYet, span, said).label("not available yet").help(help));
     };
     if let Some((key, _)) = worker.node.entry("schedule") {
-        let name = worker
-            .must("name", value::name)
-            .map_or(String::new(), |name| format!(" `{name}`"));
-        refuse(
-            key.span,
-            format!("worker{name} runs on a schedule"),
-            "remove it, or let it consume a queue",
-        );
+        let name = worker.must("name", value::name).map_or(String::new(), |name| format!(" `{name}`"));
+        refuse(key.span, format!("worker{name} runs on a schedule"), "remove it, or let it consume a queue");
     }
-    if let Some((key, _)) = worker
-        .map("retry")
-        .as_ref()
-        .and_then(|retry| retry.node.entry("budget_per_contact"))
-    {
+    if let Some((key, _)) = worker.map("retry").as_ref().and_then(|retry| retry.node.entry("budget_per_contact")) {
         let said = "`budget_per_contact` limits retries per contact".to_string();
-        refuse(
-            key.span,
-            said,
-            "remove it; `max_attempts` and `max_elapsed` bound the retries of each job",
-        );
+        refuse(key.span, said, "remove it; `max_attempts` and `max_elapsed` bound the retries of each job");
     }
     for step in worker.maps("run").filter(Reader::is_sound) {
         let Some((what, span)) = not_yet(step) else { continue };
-        let name = step
-            .step_name()
-            .map_or(String::new(), |name| format!(" `{}`", name.value));
+        let name = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
         let said = match (what, step.node.get(what).and_then(Node::text)) {
             ("uses", Some(runtime)) => format!("step{name} uses `{}` scripts", shown(runtime)),
             ("run", Some(action)) => format!("step{name} runs `{}`", shown(action)),
@@ -239,13 +201,8 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
             let node = step.node.get("http").and_then(|http| http.get(name));
             node.into_iter().for_each(|node| templates(node, &mut texts));
         }
-        for (node, read) in texts
-            .into_iter()
-            .filter(|(node, _)| !worker.report.is_flawed(node.span))
-        {
-            let unknown = read
-                .into_iter()
-                .filter(|name| !names[..index].iter().any(|known| known.value == *name));
+        for (node, read) in texts.into_iter().filter(|(node, _)| !worker.report.is_flawed(node.span)) {
+            let unknown = read.into_iter().filter(|name| !names[..index].iter().any(|known| known.value == *name));
             found.extend(unknown.map(|name| unknown_step(worker.report, node, &name, names, index)));
         }
     }
@@ -267,14 +224,9 @@ fn unknown_step(report: &Report<'_>, node: &Node, name: &str, names: &[Spot<Stri
     if let Some(later) = after.iter().find(|step| step.value == name) {
         let said = format!("step `{here}` reads `steps.{name}`, which has not run by then");
         let problem = Problem::error(Code::UnknownStep, span, said).label("not there yet");
-        return problem
-            .also(later.span, "runs here")
-            .help("read only steps above this one, or change their order");
+        return problem.also(later.span, "runs here").help("read only steps above this one, or change their order");
     }
-    let said = format!(
-        "step `{here}` reads `steps.{}`, but no step has the name `{0}`",
-        shown(name)
-    );
+    let said = format!("step `{here}` reads `steps.{}`, but no step has the name `{0}`", shown(name));
     let problem = Problem::error(Code::UnknownStep, span, said).label("unknown step");
     let known: Vec<&str> = before.iter().map(|step| step.value.as_str()).collect();
     if known.is_empty() {
@@ -282,9 +234,9 @@ fn unknown_step(report: &Report<'_>, node: &Node, name: &str, names: &[Spot<Stri
     }
     let problem = problem.note(format!("steps before this one: {}", known.join(", ")));
     match nearest(name, known.iter().copied()).and_then(|meant| before.iter().find(|step| step.value == meant)) {
-        Some(meant) => problem
-            .also(meant.span, "this one exists")
-            .help(format!("did you mean `steps.{}`?", meant.value)),
+        Some(meant) => {
+            problem.also(meant.span, "this one exists").help(format!("did you mean `steps.{}`?", meant.value))
+        }
         None => problem.help("name a step that runs before this one"),
     }
 }

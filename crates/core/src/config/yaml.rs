@@ -39,10 +39,7 @@ impl Node {
     }
 
     pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
-        self.fields()
-            .iter()
-            .find(|(key, _)| key.text == name)
-            .map(|(key, node)| (key, node))
+        self.fields().iter().find(|(key, _)| key.text == name).map(|(key, node)| (key, node))
     }
 
     /// The entries of a map; nothing for the rest.
@@ -112,13 +109,9 @@ pub(super) fn parse(report: &mut Report<'_>) -> Option<Node> {
     let whole = report.text;
     if whole.len() > FILE_BYTES_MAX {
         report.add(
-            Problem::error(
-                Code::TooLarge,
-                Span::default(),
-                format!("the file has {} bytes", whole.len()),
-            )
-            .note(format!("the most that clinch reads is {FILE_BYTES_MAX} bytes"))
-            .help("split it into several files"),
+            Problem::error(Code::TooLarge, Span::default(), format!("the file has {} bytes", whole.len()))
+                .note(format!("the most that clinch reads is {FILE_BYTES_MAX} bytes"))
+                .help("split it into several files"),
         );
         return None;
     }
@@ -126,14 +119,7 @@ pub(super) fn parse(report: &mut Report<'_>) -> Option<Node> {
     let offsets = Offsets::new(body, whole.len() - body.len());
     let masked = mask_templates(body);
     let parser = Parser::new_from_str(&masked);
-    Builder {
-        parser,
-        offsets,
-        report,
-        nodes: 0,
-        broken: false,
-    }
-    .document()
+    Builder { parser, offsets, report, nodes: 0, broken: false }.document()
 }
 
 /// Where the parser's characters are, in bytes of the file.
@@ -146,24 +132,12 @@ struct Offsets {
 
 impl Offsets {
     fn new(body: &str, base: usize) -> Self {
-        let bytes = if body.is_ascii() {
-            Vec::new()
-        } else {
-            body.char_indices().map(|(at, _)| at).collect()
-        };
-        Offsets {
-            bytes,
-            base,
-            end: body.len(),
-        }
+        let bytes = if body.is_ascii() { Vec::new() } else { body.char_indices().map(|(at, _)| at).collect() };
+        Offsets { bytes, base, end: body.len() }
     }
 
     fn byte(&self, mark: Marker) -> usize {
-        let at = if self.bytes.is_empty() {
-            Some(&mark.index())
-        } else {
-            self.bytes.get(mark.index())
-        };
+        let at = if self.bytes.is_empty() { Some(&mark.index()) } else { self.bytes.get(mark.index()) };
         self.base + at.copied().unwrap_or(self.end).min(self.end)
     }
 
@@ -193,11 +167,7 @@ impl<'a> Builder<'a, '_, '_> {
             match event {
                 Event::StreamEnd => break,
                 Event::DocumentStart(_) if root.is_some() => {
-                    self.refuse(
-                        span,
-                        "a second document begins here",
-                        "one file holds one document; remove the `---`",
-                    );
+                    self.refuse(span, "a second document begins here", "one file holds one document; remove the `---`");
                     return None;
                 }
                 Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing => {}
@@ -207,10 +177,7 @@ impl<'a> Builder<'a, '_, '_> {
         if self.broken {
             return None;
         }
-        let empty = Node {
-            span: Span::default(),
-            value: Value::Map(Vec::new()),
-        };
+        let empty = Node { span: Span::default(), value: Value::Map(Vec::new()) };
         Some(root.filter(|node| !node.is_null()).unwrap_or(empty))
     }
 
@@ -246,13 +213,7 @@ impl<'a> Builder<'a, '_, '_> {
         match event {
             Event::Scalar(text, style, ..) => {
                 let quoted = style != ScalarStyle::Plain;
-                Ok(Node {
-                    span: self.on_one_line(span, style),
-                    value: Value::Scalar {
-                        text: unmask(&text),
-                        quoted,
-                    },
-                })
+                Ok(Node { span: self.on_one_line(span, style), value: Value::Scalar { text: unmask(&text), quoted } })
             }
             Event::SequenceStart(..) => self.list(span, depth),
             Event::MappingStart(..) => self.map(span, depth),
@@ -262,13 +223,7 @@ impl<'a> Builder<'a, '_, '_> {
                     "an alias (`*name`) is not read here",
                     "write the value out at each place that needs it",
                 );
-                Ok(Node {
-                    span,
-                    value: Value::Scalar {
-                        text: String::new(),
-                        quoted: true,
-                    },
-                })
+                Ok(Node { span, value: Value::Scalar { text: String::new(), quoted: true } })
             }
             _ => unreachable!("the parser ends what it begins"),
         }
@@ -280,10 +235,7 @@ impl<'a> Builder<'a, '_, '_> {
             let (event, span) = self.next()?;
             if event == Event::SequenceEnd {
                 let span = Span::new(start.start, span.end.max(start.end));
-                return Ok(Node {
-                    span,
-                    value: Value::List(items),
-                });
+                return Ok(Node { span, value: Value::List(items) });
             }
             items.push(self.node(event, span, depth + 1)?);
         }
@@ -296,33 +248,22 @@ impl<'a> Builder<'a, '_, '_> {
             let (event, span) = self.next()?;
             if event == Event::MappingEnd {
                 let span = Span::new(start.start, span.end.max(start.end));
-                return Ok(Node {
-                    span,
-                    value: Value::Map(fields),
-                });
+                return Ok(Node { span, value: Value::Map(fields) });
             }
             let key = self.node(event, span, depth + 1)?;
             let (event, span) = self.next()?;
             let value = self.node(event, span, depth + 1)?;
             let Value::Scalar { text, .. } = key.value else {
                 let said = "a key must be a text";
-                self.refuse(
-                    key.head(),
-                    said,
-                    "put it in quotes, also when it is a template: \"{{ … }}\"",
-                );
+                self.refuse(key.head(), said, "put it in quotes, also when it is a template: \"{{ … }}\"");
                 continue;
             };
             match seen.get(&text) {
                 Some(first) => self.report.add(
-                    Problem::error(
-                        Code::DuplicateKey,
-                        key.span,
-                        format!("`{}` is written twice", shown(&text)),
-                    )
-                    .label("again here")
-                    .also(*first, "first here")
-                    .help("keep one of the two"),
+                    Problem::error(Code::DuplicateKey, key.span, format!("`{}` is written twice", shown(&text)))
+                        .label("again here")
+                        .also(*first, "first here")
+                        .help("keep one of the two"),
                 ),
                 None => {
                     seen.insert(text.clone(), key.span);
@@ -341,25 +282,19 @@ impl<'a> Builder<'a, '_, '_> {
         } else {
             return Ok(());
         };
-        self.report
-            .add(Problem::error(Code::TooLarge, span, said).label("from here on it is not read"));
+        self.report.add(Problem::error(Code::TooLarge, span, said).label("from here on it is not read"));
         Err(Stop)
     }
 
     fn refuse(&mut self, span: Span, said: &str, help: &str) {
         self.broken = true;
-        self.report
-            .add(Problem::error(Code::YamlFeature, span, said).help(help));
+        self.report.add(Problem::error(Code::YamlFeature, span, said).help(help));
     }
 
     /// A block of text is pointed at by its first line.
     fn on_one_line(&self, span: Span, style: ScalarStyle) -> Span {
         let source = self.report.text.get(span.start..span.end).unwrap_or_default();
-        let source = if style == ScalarStyle::Plain {
-            source.trim_end()
-        } else {
-            source
-        };
+        let source = if style == ScalarStyle::Plain { source.trim_end() } else { source };
         let line = source.lines().next().unwrap_or_default();
         Span::new(span.start, span.start + line.trim_end().len())
     }
@@ -385,16 +320,11 @@ impl<'a> Builder<'a, '_, '_> {
                     .help("indent with spaces; YAML does not take tabs")
             }
             None => {
-                let width = text[at..]
-                    .chars()
-                    .next()
-                    .filter(|c| *c != '\n' && *c != '\r')
-                    .map_or(0, char::len_utf8);
+                let width = text[at..].chars().next().filter(|c| *c != '\n' && *c != '\r').map_or(0, char::len_utf8);
                 Problem::error(Code::Syntax, Span::new(at, at + width), said).help(help)
             }
         };
-        self.report
-            .add(problem.note(format!("the YAML reader says: {}", printable(error.info()))));
+        self.report.add(problem.note(format!("the YAML reader says: {}", printable(error.info()))));
         Stop
     }
 }
@@ -403,39 +333,21 @@ impl<'a> Builder<'a, '_, '_> {
 fn plain_words(info: &str, is_end: bool) -> (&'static str, &'static str) {
     let is = |part: &str| info.contains(part);
     if is("tab") {
-        (
-            "a tab is where only spaces may be",
-            "indent with spaces; YAML does not take tabs",
-        )
+        ("a tab is where only spaces may be", "indent with spaces; YAML does not take tabs")
     } else if is("mapping values are not allowed") {
-        (
-            "there is a `:` where no key can be",
-            "check the indentation; a value that contains `: ` needs quotes",
-        )
+        ("there is a `:` where no key can be", "check the indentation; a value that contains `: ` needs quotes")
     } else if is("block mapping") || is("block collection") || is("indentation") || is("simple key") {
-        (
-            "this line does not fit the lines above it",
-            "check its indentation, and that every key is followed by `:`",
-        )
+        ("this line does not fit the lines above it", "check its indentation, and that every key is followed by `:`")
     } else if is("quoted scalar") && (is("end of stream") || is("document indicator")) {
         ("a quoted text begins and never ends", "close it with the same quote")
     } else if is("escape") {
-        (
-            "this escape is not known",
-            "write `\\\\` for a backslash, or use single quotes",
-        )
+        ("this escape is not known", "write `\\\\` for a backslash, or use single quotes")
     } else if is("trailing content") {
         ("something follows a quoted text", "put all of it inside the quotes")
     } else if is("flow ") || is("bracket") || (is("node content") && is_end) {
-        (
-            "a `[` or `{` is not closed, or a comma is missing",
-            "close it; a template goes in quotes: \"{{ … }}\"",
-        )
+        ("a `[` or `{` is not closed, or a comma is missing", "close it; a template goes in quotes: \"{{ … }}\"")
     } else if is("unexpected character") || is("plain scalar") || is("node content") || is("anchor") {
-        (
-            "a value begins with a character that YAML keeps for itself",
-            "put the value in quotes",
-        )
+        ("a value begins with a character that YAML keeps for itself", "put the value in quotes")
     } else if is("unprintable") {
         ("there is a character that no text file should have", "remove it")
     } else {
@@ -472,11 +384,7 @@ fn mask_line(mut rest: &str, masked: &mut String) {
             break;
         };
         masked.push_str(&rest[..open]);
-        masked.extend(
-            rest[open..close]
-                .chars()
-                .map(|c| if c.is_ascii() { mask(c) } else { c }),
-        );
+        masked.extend(rest[open..close].chars().map(|c| if c.is_ascii() { mask(c) } else { c }));
         rest = &rest[close..];
     }
     masked.push_str(rest);
@@ -487,13 +395,7 @@ fn mask(c: char) -> char {
 }
 
 fn unmask(text: &str) -> String {
-    let back = |c: char| {
-        u32::from(c)
-            .checked_sub(MASK)
-            .filter(|c| *c < 128)
-            .and_then(char::from_u32)
-            .unwrap_or(c)
-    };
+    let back = |c: char| u32::from(c).checked_sub(MASK).filter(|c| *c < 128).and_then(char::from_u32).unwrap_or(c);
     text.chars().map(back).collect()
 }
 
@@ -537,10 +439,7 @@ mod tests {
         assert_eq!(problem.code, code, "{problem:?}");
         assert_eq!(position(text, problem.span.start), place, "{problem:?}");
         assert!(problem.message.contains(said), "{problem:?}");
-        assert!(
-            problem.help.as_deref().unwrap_or_default().contains(help),
-            "{problem:?}"
-        );
+        assert!(problem.help.as_deref().unwrap_or_default().contains(help), "{problem:?}");
     }
 
     fn source<'t>(text: &'t str, node: &Node) -> &'t str {
@@ -554,13 +453,7 @@ mod tests {
                 let text = format!("{mark}# é€😀\na: ü\nb:\n  - 'ß'\n  - {{x: 1}}\nc: |\n  é\n  f\nd: end\n");
                 let text = text.replace('\n', newline);
                 let node = tree(&text);
-                assert_eq!(
-                    node.fields()
-                        .iter()
-                        .map(|(key, _)| key.text.as_str())
-                        .collect::<String>(),
-                    "abcd"
-                );
+                assert_eq!(node.fields().iter().map(|(key, _)| key.text.as_str()).collect::<String>(), "abcd");
                 for (key, _) in node.fields() {
                     assert_eq!(&text[key.span.start..key.span.end], key.text);
                 }
@@ -591,44 +484,18 @@ mod tests {
         let text = text.strip_suffix("- : x\n").expect("the rest");
         let node = tree(text);
         assert_eq!(node.get("if").and_then(Node::text), Some("{{ steps.a-b.set == true }}"));
-        assert_eq!(
-            node.get("to").and_then(Node::text),
-            Some("{{ é.x }} and {{ \"y: #\" }}")
-        );
+        assert_eq!(node.get("to").and_then(Node::text), Some("{{ é.x }} and {{ \"y: #\" }}"));
         let node = tree("- {{ a | b }}\n- k: {{ c }}\n- |\n  x: {{ d }}\n- \"{{ \\\"e\\\" }}\"\n");
-        let texts: Vec<_> = node
-            .items()
-            .iter()
-            .map(|item| item.text().or(item.get("k").and_then(Node::text)))
-            .collect();
-        assert_eq!(
-            texts,
-            [
-                Some("{{ a | b }}"),
-                Some("{{ c }}"),
-                Some("x: {{ d }}\n"),
-                Some("{{ \"e\" }}")
-            ]
-        );
+        let texts: Vec<_> =
+            node.items().iter().map(|item| item.text().or(item.get("k").and_then(Node::text))).collect();
+        assert_eq!(texts, [Some("{{ a | b }}"), Some("{{ c }}"), Some("x: {{ d }}\n"), Some("{{ \"e\" }}")]);
     }
 
     #[test]
     fn j1_a_syntax_error_says_where_and_what_to_do() {
-        check(
-            "é: 1\na: b: c\n",
-            Code::Syntax,
-            (2, 5),
-            "`:` where no key",
-            "needs quotes",
-        );
+        check("é: 1\na: b: c\n", Code::Syntax, (2, 5), "`:` where no key", "needs quotes");
         check("é: 1\na:\n\tb: 1\n", Code::Syntax, (3, 1), "tab", "spaces");
-        check(
-            "a:\n  b: 1\n c: 2\n",
-            Code::Syntax,
-            (3, 2),
-            "does not fit",
-            "indentation",
-        );
+        check("a:\n  b: 1\n c: 2\n", Code::Syntax, (3, 2), "does not fit", "indentation");
         check("ü: \"x\n", Code::Syntax, (1, 4), "never ends", "close it");
         check("a: [1, 2\n", Code::Syntax, (2, 1), "not closed", "close it");
         check("a: @b\n", Code::Syntax, (1, 4), "keeps for itself", "quotes");
@@ -636,13 +503,7 @@ mod tests {
 
     #[test]
     fn what_makes_yaml_surprising_is_refused_with_its_place() {
-        check(
-            "é: 1\nb: &x 2\n",
-            Code::YamlFeature,
-            (2, 4),
-            "anchor",
-            "write the value out",
-        );
+        check("é: 1\nb: &x 2\n", Code::YamlFeature, (2, 4), "anchor", "write the value out");
         check("a: !!str 2\n", Code::YamlFeature, (1, 4), "tag", "quotes");
         check("a: 1\n---\nb: 1\n", Code::YamlFeature, (2, 1), "second document", "---");
         check("[a]: 1\n", Code::YamlFeature, (1, 2), "a key must be a text", "quotes");
@@ -659,34 +520,10 @@ mod tests {
     #[test]
     fn p10_size_depth_and_number_of_values_are_bounded() {
         check(&"[".repeat(10_000), Code::TooLarge, (1, 256), "nested more than 64", "");
-        check(
-            &"- ".repeat(10_000),
-            Code::TooLarge,
-            (1, 131),
-            "nested more than 64",
-            "",
-        );
-        check(
-            &"{a: ".repeat(10_000),
-            Code::TooLarge,
-            (1, 1_021),
-            "nested more than 64",
-            "",
-        );
-        check(
-            &"x".repeat(FILE_BYTES_MAX + 1),
-            Code::TooLarge,
-            (1, 1),
-            "bytes",
-            "split",
-        );
-        check(
-            &format!("[{}1]", "1,".repeat(NODES_MAX)),
-            Code::TooLarge,
-            (1, 200_000),
-            "more than 100000",
-            "",
-        );
+        check(&"- ".repeat(10_000), Code::TooLarge, (1, 131), "nested more than 64", "");
+        check(&"{a: ".repeat(10_000), Code::TooLarge, (1, 1_021), "nested more than 64", "");
+        check(&"x".repeat(FILE_BYTES_MAX + 1), Code::TooLarge, (1, 1), "bytes", "split");
+        check(&format!("[{}1]", "1,".repeat(NODES_MAX)), Code::TooLarge, (1, 200_000), "more than 100000", "");
     }
 
     #[test]

@@ -34,12 +34,7 @@ struct First {
 fn holder(batch: &Batch<'_>, dedup: &Dedup, now: Timestamp) -> rusqlite::Result<Option<First>> {
     let prefix = keys::prefix(dedup.key.as_bytes());
     if let Some(fresh) = batch.fresh_keys.get(&prefix) {
-        return Ok(Some(First {
-            accepted: fresh.accepted,
-            fingerprint: fresh.fingerprint,
-            jobs: 0,
-            fresh: true,
-        }));
+        return Ok(Some(First { accepted: fresh.accepted, fingerprint: fresh.fingerprint, jobs: 0, fresh: true }));
     }
     let Some(event) = batch.desk.keys.find(batch.conn, &prefix)? else {
         return Ok(None);
@@ -60,12 +55,7 @@ fn holder(batch: &Batch<'_>, dedup: &Dedup, now: Timestamp) -> rusqlite::Result<
         status: row.status,
         received_at: Timestamp::from_micros(row.received_at),
     };
-    Ok(Some(First {
-        accepted,
-        fingerprint: row.fingerprint,
-        jobs: row.jobs,
-        fresh: false,
-    }))
+    Ok(Some(First { accepted, fingerprint: row.fingerprint, jobs: row.jobs, fresh: false }))
 }
 
 /// A later delivery: put on record, answered like the first, and nothing else.
@@ -114,11 +104,7 @@ fn record(batch: &Batch<'_>, event: EventId, at: Timestamp, conflict: bool) -> r
 fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     let event = EventId::from_number(batch.next_id(new.received_at));
     let flow = batch.name(&new.flow)?;
-    let expires_at = new
-        .dedup
-        .as_ref()
-        .map_or(new.received_at, |dedup| new.received_at + dedup.ttl)
-        .as_micros();
+    let expires_at = new.dedup.as_ref().map_or(new.received_at, |dedup| new.received_at + dedup.ttl).as_micros();
     batch
         .conn
         .prepare_cached(
@@ -166,9 +152,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
                 attempts: 0,
                 replays: 0,
                 first_attempt_at: None,
-                phase: Phase::Ready {
-                    run_at: new.received_at,
-                },
+                phase: Phase::Ready { run_at: new.received_at },
                 payload: Some(new.payload.clone()),
                 has_effects: false,
             },
@@ -176,18 +160,9 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     }
     batch.accepted += 1;
     batch.created += i64::try_from(new.queues.len()).unwrap_or(i64::MAX);
-    let accepted = Accepted {
-        event,
-        job: first_job,
-        status: new.status,
-        received_at: new.received_at,
-    };
+    let accepted = Accepted { event, job: first_job, status: new.status, received_at: new.received_at };
     if let Some(dedup) = &new.dedup {
-        let fresh = FreshKey {
-            accepted,
-            fingerprint: dedup.fingerprint,
-            expires_at,
-        };
+        let fresh = FreshKey { accepted, fingerprint: dedup.fingerprint, expires_at };
         batch.fresh_keys.insert(keys::prefix(dedup.key.as_bytes()), fresh);
     }
     Ok(accepted)
@@ -199,9 +174,7 @@ pub(super) fn find(batch: &Batch<'_>, key: &[u8; 32]) -> rusqlite::Result<Option
         return Ok(None);
     };
     let row = rows::event_key(batch.conn, event)?;
-    Ok(row
-        .filter(|row| row.key.as_deref() == Some(&key[..]))
-        .map(|_| EventId::from_number(event)))
+    Ok(row.filter(|row| row.key.as_deref() == Some(&key[..])).map(|_| EventId::from_number(event)))
 }
 
 /// The lowest job that is not finished is written down now and then, so that a start need not look at older ones.
@@ -213,11 +186,7 @@ pub(super) fn note_oldest(batch: &Batch<'_>) -> rusqlite::Result<()> {
         Settled::Revived { job, .. } => Some(*job),
         _ => None,
     });
-    let oldest = oldest
-        .into_iter()
-        .chain(floor)
-        .min()
-        .map_or(batch.desk.last_id + 1, JobId::number);
+    let oldest = oldest.into_iter().chain(floor).min().map_or(batch.desk.last_id + 1, JobId::number);
     batch
         .conn
         .prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value IS NOT ?1")?

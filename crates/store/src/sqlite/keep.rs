@@ -54,9 +54,7 @@ fn prune_keys(batch: &mut Batch<'_>, now: Timestamp, most: usize) -> rusqlite::R
             break;
         }
     }
-    let oldest: Option<i64> = batch
-        .conn
-        .query_row("SELECT min(run) FROM key_entry", [], |row| row.get(0))?;
+    let oldest: Option<i64> = batch.conn.query_row("SELECT min(run) FROM key_entry", [], |row| row.get(0))?;
     let Some(run) = oldest else { return Ok(0) };
     let first_kept = batch.desk.keys.first_kept(&batch.forgotten_runs);
     if run >= first_kept {
@@ -71,10 +69,7 @@ fn prune_keys(batch: &mut Batch<'_>, now: Timestamp, most: usize) -> rusqlite::R
 
 fn unfinished_between(batch: &Batch<'_>, first_event: u64, last_event: u64) -> rusqlite::Result<bool> {
     // The jobs of an event follow it; the last event's are younger than any of its neighbours.
-    let (first, last) = (
-        JobId::from_number(first_event),
-        JobId::from_number(last_event.saturating_add(1_000)),
-    );
+    let (first, last) = (JobId::from_number(first_event), JobId::from_number(last_event.saturating_add(1_000)));
     // A job that this very transaction revives is neither in memory nor dead any more.
     let revived = batch
         .changes
@@ -131,16 +126,9 @@ fn prune_jobs(batch: &mut Batch<'_>, now: Timestamp, retention: &Retention, most
             },
         )?
         .collect::<rusqlite::Result<_>>()?;
-    let mut pruned = Pruned {
-        finished: old.len() < most,
-        ..Pruned::default()
-    };
+    let mut pruned = Pruned { finished: old.len() < most, ..Pruned::default() };
     // Once through, start over: what was too young or too dead then may go now.
-    batch.desk.pruned_to = if pruned.finished {
-        0
-    } else {
-        old.last().map_or(0, |old| old.job.cast_unsigned())
-    };
+    batch.desk.pruned_to = if pruned.finished { 0 } else { old.last().map_or(0, |old| old.job.cast_unsigned()) };
     for old in old {
         let kept_for = match old.state {
             SUCCESS | NOOP => retention.finished_in(&old.queue),
@@ -160,11 +148,9 @@ fn prune_jobs(batch: &mut Batch<'_>, now: Timestamp, retention: &Retention, most
 }
 
 fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Result<()> {
-    for sql in [
-        "DELETE FROM effect WHERE job = ?1",
-        "DELETE FROM attempt WHERE job = ?1",
-        "DELETE FROM job WHERE id = ?1",
-    ] {
+    for sql in
+        ["DELETE FROM effect WHERE job = ?1", "DELETE FROM attempt WHERE job = ?1", "DELETE FROM job WHERE id = ?1"]
+    {
         batch.conn.prepare_cached(sql)?.execute([old.job])?;
     }
     let gone = batch
@@ -175,37 +161,27 @@ fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Re
         )?
         .execute([old.event])?;
     if gone > 0 {
-        batch
-            .conn
-            .prepare_cached("DELETE FROM delivery WHERE event = ?1")?
-            .execute([old.event])?;
+        batch.conn.prepare_cached("DELETE FROM delivery WHERE event = ?1")?.execute([old.event])?;
     }
     batch.expired += 1;
     batch.events_expired += gone as i64;
     pruned.jobs += 1;
     pruned.events += gone as u64;
     if old.state == DEAD {
-        batch.changes.push(Settled::DeadForgotten {
-            flow: old.flow.clone(),
-            reason: reason(old.reason.unwrap_or_default()),
-        });
+        batch
+            .changes
+            .push(Settled::DeadForgotten { flow: old.flow.clone(), reason: reason(old.reason.unwrap_or_default()) });
     }
     Ok(())
 }
 
 impl Retention {
     fn finished_in(&self, queue: &str) -> Duration {
-        self.finished
-            .iter()
-            .find(|(name, _)| &**name == queue)
-            .map_or(self.default, |(_, kept)| *kept)
+        self.finished.iter().find(|(name, _)| &**name == queue).map_or(self.default, |(_, kept)| *kept)
     }
 
     fn dead_in(&self, queue: &str) -> Duration {
-        self.dead
-            .iter()
-            .find(|(name, _)| &**name == queue)
-            .map_or(self.default, |(_, kept)| *kept)
+        self.dead.iter().find(|(name, _)| &**name == queue).map_or(self.default, |(_, kept)| *kept)
     }
 
     fn shortest(&self) -> Duration {

@@ -143,13 +143,7 @@ impl Keys {
             sorted.sort_unstable();
             self.last_run += 1;
             let expires_at = std::mem::take(&mut self.recent_expires_at);
-            self.sealing = Some(Sealing {
-                id: self.last_run,
-                table,
-                sorted,
-                written: 0,
-                expires_at,
-            });
+            self.sealing = Some(Sealing { id: self.last_run, table, sorted, written: 0, expires_at });
         }
         let Some(sealing) = &self.sealing else { return Ok(None) };
         let end = (sealing.written + SEAL_KEYS_PER_COMMIT).min(sealing.sorted.len());
@@ -157,11 +151,7 @@ impl Keys {
         for (prefix, event) in &sealing.sorted[sealing.written..end] {
             entry.execute(params![sealing.id, prefix, event.cast_signed()])?;
         }
-        let run = if end == sealing.sorted.len() {
-            Some(sealing.finish(conn)?)
-        } else {
-            None
-        };
+        let run = if end == sealing.sorted.len() { Some(sealing.finish(conn)?) } else { None };
         Ok(Some(Sealed { written: end, run }))
     }
 
@@ -232,10 +222,7 @@ struct Spot {
 impl Spot {
     fn of(prefix: &Prefix) -> Spot {
         let half = |at: usize| u64::from_le_bytes(prefix[at..at + 8].try_into().expect("eight bytes"));
-        Spot {
-            block: half(0),
-            bits: half(8),
-        }
+        Spot { block: half(0), bits: half(8) }
     }
 
     fn probes(self) -> impl Iterator<Item = (usize, u64)> {
@@ -249,9 +236,7 @@ impl Spot {
 impl Filter {
     fn for_keys(keys: usize) -> Filter {
         let blocks = (keys * FILTER_BITS_PER_KEY).div_ceil(BLOCK_WORDS * 64).max(1);
-        Filter {
-            words: vec![0; blocks * BLOCK_WORDS],
-        }
+        Filter { words: vec![0; blocks * BLOCK_WORDS] }
     }
 
     fn block(&self, spot: Spot) -> usize {
@@ -277,14 +262,10 @@ impl Filter {
 
     /// Bytes that are no filter become one that holds everything: slower, never wrong.
     fn from_bytes(bytes: &[u8]) -> Filter {
-        let words: Vec<u64> = bytes
-            .chunks_exact(8)
-            .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-            .collect();
+        let words: Vec<u64> =
+            bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect();
         if words.is_empty() || !words.len().is_multiple_of(BLOCK_WORDS) {
-            return Filter {
-                words: vec![u64::MAX; BLOCK_WORDS],
-            };
+            return Filter { words: vec![u64::MAX; BLOCK_WORDS] };
         }
         Filter { words }
     }
@@ -310,9 +291,7 @@ mod tests {
         }
         let filter = Filter::from_bytes(&filter.to_bytes());
         assert!((0..10_000).all(|n| filter.may_hold(Spot::of(&spread(n)))));
-        let wrong = (10_000..30_000)
-            .filter(|n| filter.may_hold(Spot::of(&spread(*n))))
-            .count();
+        let wrong = (10_000..30_000).filter(|n| filter.may_hold(Spot::of(&spread(*n)))).count();
         assert!(wrong < 600, "{wrong} of 20000");
     }
 
@@ -330,11 +309,7 @@ mod tests {
             let fact = "INSERT INTO fact (name, value) VALUES ('keys_sealed_to', 0)";
             conn.execute_batch(fact).expect("made");
             let keys = Keys::load(&conn).expect("loaded");
-            Kept {
-                conn,
-                keys,
-                next_event: 1,
-            }
+            Kept { conn, keys, next_event: 1 }
         }
 
         /// The nth key is given to a new event.
@@ -450,10 +425,7 @@ mod tests {
             assert_eq!(kept.keys.recent.len(), 1);
             kept.start_again();
         }
-        let left: i64 = kept
-            .conn
-            .query_row("SELECT count(*) FROM key_entry", [], |row| row.get(0))
-            .expect("counted");
+        let left: i64 = kept.conn.query_row("SELECT count(*) FROM key_entry", [], |row| row.get(0)).expect("counted");
         assert_eq!(left, 0, "a start removes what no run owns");
     }
 }

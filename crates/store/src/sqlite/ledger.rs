@@ -1,24 +1,26 @@
 //! intend, conclude: the ledger. A worker that lost its lease writes nothing into it.
 
 use super::memory::Settled;
-use super::rows::{OPEN, class_number, effect_number};
+use super::rows::{OPEN, UNKNOWN, class_number, effect_number};
 use super::writer::{Batch, lock};
 use crate::{Conclusion, Held, LeaseRef, NewEffect};
 use clinch_core::effect::EffectState;
+use clinch_core::time::Timestamp;
 use rusqlite::params;
 
 pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect) -> rusqlite::Result<Held> {
     if !holds(batch, lease) {
         return Ok(Held::Lost);
     }
-    batch
+    let written = batch
         .conn
         .prepare_cached(
             "INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
              VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6)
              ON CONFLICT (job, name) DO UPDATE SET
                  state = excluded.state, class = excluded.class, changed_at = excluded.changed_at,
-                 sends = sends + 1, fence = excluded.fence",
+                 sends = sends + 1, fence = excluded.fence
+             WHERE state <> 1",
         )?
         .execute(params![
             lease.job.number().cast_signed(),
@@ -28,6 +30,10 @@ pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect)
             effect.at.as_micros(),
             lease.fence.0.cast_signed(),
         ])?;
+    if written == 0 {
+        // It is done. Whoever asks has an older picture of the job, and must not send.
+        return Ok(Held::Lost);
+    }
     batch.changes.push(Settled::Begun { job: lease.job });
     Ok(Held::Held)
 }
@@ -43,6 +49,15 @@ pub(super) fn conclude(batch: &mut Batch<'_>, lease: LeaseRef, end: &Conclusion)
 /// A line in the ledger does not move the job, so one worker may write several of them in one transaction.
 fn holds(batch: &Batch<'_>, lease: LeaseRef) -> bool {
     !batch.is_touched(lease.job) && lock(&batch.shared.memory).holds(lease)
+}
+
+/// No attempt ends with an effect still open: one that nobody concluded is unknown.
+pub(super) fn close(batch: &Batch<'_>, lease: LeaseRef, at: Timestamp) -> rusqlite::Result<()> {
+    batch
+        .conn
+        .prepare_cached("UPDATE effect SET state = ?2, changed_at = ?3 WHERE job = ?1 AND state = ?4")?
+        .execute(params![lease.job.number().cast_signed(), UNKNOWN, at.as_micros(), OPEN])?;
+    Ok(())
 }
 
 pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<()> {

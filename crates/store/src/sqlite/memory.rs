@@ -226,12 +226,7 @@ impl Memory {
                     self.count_dead(&live.flow, reason, 1);
                 }
             }
-            Settled::Again {
-                job,
-                run_at,
-                charged,
-                attempt_started_at,
-            } => {
+            Settled::Again { job, run_at, charged, attempt_started_at } => {
                 if let Some(mut live) = self.leave(job) {
                     live.attempts += 1;
                     live.failures += u32::from(charged);
@@ -268,13 +263,8 @@ impl Memory {
 
     /// Jobs whose lease ended get a new fence: from here on their old worker changes nothing.
     pub fn lapse(&mut self, now: Timestamp, most: usize, until: Timestamp) -> Vec<(LeaseRef, Live)> {
-        let over: Vec<JobId> = self
-            .leases
-            .iter()
-            .take_while(|(end, _)| *end < now)
-            .take(most)
-            .map(|(_, job)| *job)
-            .collect();
+        let over: Vec<JobId> =
+            self.leases.iter().take_while(|(end, _)| *end < now).take(most).map(|(_, job)| *job).collect();
         over.into_iter()
             .filter_map(|job| {
                 let (lease, mut live) = self.lease(job, until)?;
@@ -295,10 +285,7 @@ impl Memory {
         live.phase = Phase::Running { fence, until };
         self.leases.insert((until, job));
         let payload = live.payload.take();
-        let claimed = Live {
-            payload,
-            ..live.clone()
-        };
+        let claimed = Live { payload, ..live.clone() };
         self.drop_payload(claimed.payload.as_ref());
         self.count(&claimed.flow, before, -1);
         self.count(&claimed.flow, Word::Running, 1);
@@ -324,17 +311,11 @@ impl Memory {
     }
 
     pub fn live_counts(&self) -> Vec<(Arc<str>, Word, u64)> {
-        self.live
-            .iter()
-            .map(|((flow, word), jobs)| (flow.clone(), *word, *jobs))
-            .collect()
+        self.live.iter().map(|((flow, word), jobs)| (flow.clone(), *word, *jobs)).collect()
     }
 
     pub fn dead_counts(&self) -> Vec<(Arc<str>, Reason, u64)> {
-        self.dead
-            .iter()
-            .map(|((flow, reason), jobs)| (flow.clone(), *reason, *jobs))
-            .collect()
+        self.dead.iter().map(|((flow, reason), jobs)| (flow.clone(), *reason, *jobs)).collect()
     }
 
     pub fn oldest_by_flow(&self) -> Vec<(Arc<str>, Timestamp)> {

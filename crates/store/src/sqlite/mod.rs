@@ -19,6 +19,7 @@ use crate::*;
 use async_trait::async_trait;
 use clinch_core::job::Fence;
 use memory::{Live, Memory, Phase};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -54,10 +55,7 @@ impl SqliteStore {
     /// Opens or makes the store of this directory. `pepper` is used if the store is new.
     pub async fn open(data_dir: &Path, pepper: [u8; 32]) -> Result<SqliteStore> {
         if rusqlite::version_number() < SQLITE_VERSION_MIN {
-            return Err(StoreError::Open(format!(
-                "SQLite {} can lose writes; 3.51.3 is needed",
-                rusqlite::version()
-            )));
+            return Err(StoreError::Open(format!("SQLite {} can lose writes; 3.51.3 is needed", rusqlite::version())));
         }
         let lock = lock_directory(data_dir)?;
         let path = database_path(data_dir);
@@ -66,14 +64,7 @@ impl SqliteStore {
         sync_directory(data_dir)?;
         let shared = Arc::new(Shared::new(memory));
         let writer = writer::start(shared.clone(), conn, desk).map_err(open_error)?;
-        Ok(SqliteStore {
-            shared,
-            readers: Readers::new(&path),
-            pepper,
-            path,
-            writer: Some(writer),
-            _lock: lock,
-        })
+        Ok(SqliteStore { shared, readers: Readers::new(&path), pepper, path, writer: Some(writer), _lock: lock })
     }
 
     fn claims(&self, taken: Vec<(LeaseRef, Live)>) -> impl Future<Output = Result<Vec<Claim>>> {
@@ -82,10 +73,7 @@ impl SqliteStore {
         async move {
             let thin = taken.iter().any(|(_, live)| live.payload.is_none() || live.has_effects);
             let complete = |conn: Option<&Connection>| -> rusqlite::Result<Vec<Claim>> {
-                taken
-                    .into_iter()
-                    .map(|(lease, live)| claim(conn, lease, live))
-                    .collect()
+                taken.into_iter().map(|(lease, live)| claim(conn, lease, live)).collect()
             };
             if thin {
                 readers.ask(move |conn| complete(Some(conn))).await
@@ -126,11 +114,7 @@ fn claim(conn: Option<&Connection>, lease: LeaseRef, live: Live) -> rusqlite::Re
 fn lock_directory(data_dir: &Path) -> Result<std::fs::File> {
     std::fs::create_dir_all(data_dir).map_err(|e| StoreError::Open(format!("{}: {e}", data_dir.display())))?;
     let path = data_dir.join("clinch.lock");
-    let file = std::fs::File::options()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .map_err(open_error)?;
+    let file = std::fs::File::options().create(true).append(true).open(&path).map_err(open_error)?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
         StoreError::Open(format!(
             "another clinch is using {}; stop it, or choose another --data-dir",
@@ -142,15 +126,11 @@ fn lock_directory(data_dir: &Path) -> Result<std::fs::File> {
 
 /// The new file's name must survive a power cut, too.
 fn sync_directory(data_dir: &Path) -> Result<()> {
-    std::fs::File::open(data_dir)
-        .and_then(|directory| directory.sync_all())
-        .map_err(open_error)
+    std::fs::File::open(data_dir).and_then(|directory| directory.sync_all()).map_err(open_error)
 }
 
 fn refuse_newer(conn: &Connection) -> Result<()> {
-    let version: i64 = conn
-        .query_row("PRAGMA user_version", [], |row| row.get(0))
-        .map_err(open_error)?;
+    let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(open_error)?;
     if version > MIGRATIONS.len() as i64 {
         return Err(StoreError::Open(format!(
             "it was written by a newer clinch (schema {version}, this one knows {}); use that version",
@@ -173,6 +153,9 @@ fn prepare(conn: &mut Connection, pepper: [u8; 32]) -> Result<(Memory, Desk, [u8
     )
     .map_err(open_error)?;
     conn.set_prepared_statement_cache_capacity(64);
+    // Closing must not bring in the log: after a failed sync that would be a second sync, which lies. The writer does it
+    // by hand when it ends well.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(open_error)?;
     migrate(conn, pepper).map_err(open_error)?;
     load(conn).map_err(|error| StoreError::Damaged(error.to_string()))
 }
@@ -180,11 +163,7 @@ fn prepare(conn: &mut Connection, pepper: [u8; 32]) -> Result<(Memory, Desk, [u8
 fn migrate(conn: &mut Connection, pepper: [u8; 32]) -> rusqlite::Result<()> {
     let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let version: i64 = tx.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    for (at, migration) in MIGRATIONS
-        .iter()
-        .enumerate()
-        .skip(usize::try_from(version).unwrap_or(0))
-    {
+    for (at, migration) in MIGRATIONS.iter().enumerate().skip(usize::try_from(version).unwrap_or(0)) {
         tx.execute_batch(migration)?;
         tx.execute_batch(&format!("PRAGMA user_version = {}", at + 1))?;
     }
@@ -200,15 +179,9 @@ fn migrate(conn: &mut Connection, pepper: [u8; 32]) -> rusqlite::Result<()> {
         "keys_sealed_to",
     ];
     for name in facts {
-        tx.execute(
-            "INSERT INTO fact (name, value) VALUES (?1, 0) ON CONFLICT DO NOTHING",
-            [name],
-        )?;
+        tx.execute("INSERT INTO fact (name, value) VALUES (?1, 0) ON CONFLICT DO NOTHING", [name])?;
     }
-    tx.execute(
-        "INSERT INTO fact (name, value) VALUES ('pepper', ?1) ON CONFLICT DO NOTHING",
-        [&pepper[..]],
-    )?;
+    tx.execute("INSERT INTO fact (name, value) VALUES ('pepper', ?1) ON CONFLICT DO NOTHING", [&pepper[..]])?;
     tx.execute("UPDATE fact SET value = value + 1 WHERE name = 'boot'", [])?;
     tx.commit()
 }
@@ -227,9 +200,7 @@ fn load(conn: &Connection) -> rusqlite::Result<(Memory, Desk, [u8; 32])> {
         texts.insert(id, text);
     }
     let newest = |table: &str| {
-        conn.query_row(&format!("SELECT ifnull(max(id), 0) FROM {table}"), [], |row| {
-            row.get::<_, i64>(0)
-        })
+        conn.query_row(&format!("SELECT ifnull(max(id), 0) FROM {table}"), [], |row| row.get::<_, i64>(0))
     };
     let given = rows::fact(conn, "last_id")?;
     let last_id = newest("event")?.max(newest("job")?).max(given).cast_unsigned();
@@ -243,12 +214,7 @@ fn load(conn: &Connection) -> rusqlite::Result<(Memory, Desk, [u8; 32])> {
             memory.remember_dead(flow, rows::reason(row.get(1)?), row.get::<_, i64>(2)?.cast_unsigned());
         }
     }
-    let desk = Desk {
-        last_id,
-        names,
-        keys: keys::Keys::load(conn)?,
-        pruned_to: 0,
-    };
+    let desk = Desk { last_id, names, keys: keys::Keys::load(conn)?, pruned_to: 0 };
     Ok((memory, desk, pepper))
 }
 
@@ -278,14 +244,9 @@ fn recover(
         let replays: u32 = row.get(8)?;
         let was_running = open.contains(&id);
         let phase = if was_running {
-            Phase::Running {
-                fence: Fence(0),
-                until: Timestamp::from_micros(0),
-            }
+            Phase::Running { fence: Fence(0), until: Timestamp::from_micros(0) }
         } else {
-            Phase::Ready {
-                run_at: rows::time(row, 5)?,
-            }
+            Phase::Ready { run_at: rows::time(row, 5)? }
         };
         let live = Live {
             event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
@@ -328,20 +289,13 @@ impl Readers {
         &self,
         question: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T> {
-        let place = self
-            .places
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("the places are never closed");
+        let place = self.places.clone().acquire_owned().await.expect("the places are never closed");
         let readers = self.clone();
         let asked = tokio::task::spawn_blocking(move || {
             let _place = place;
             readers.ask_here(question)
         });
-        asked
-            .await
-            .map_err(|error| StoreError::Unavailable(format!("a reader ended: {error}")))?
+        asked.await.map_err(|error| StoreError::Unavailable(format!("a reader ended: {error}")))?
     }
 
     fn ask_here<T>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
@@ -394,15 +348,11 @@ impl Store for SqliteStore {
     }
 
     async fn intend(&self, lease: LeaseRef, effect: NewEffect) -> Result<Held> {
-        self.shared
-            .write(move |batch| ledger::intend(batch, lease, &effect))
-            .await
+        self.shared.write(move |batch| ledger::intend(batch, lease, &effect)).await
     }
 
     async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held> {
-        self.shared
-            .write(move |batch| ledger::conclude(batch, lease, &conclusion))
-            .await
+        self.shared.write(move |batch| ledger::conclude(batch, lease, &conclusion)).await
     }
 
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
@@ -414,10 +364,7 @@ impl Store for SqliteStore {
             return Ok(Vec::new());
         }
         // In the writer's turn: an intent that is being written down is either seen by the caller, or refused.
-        let taken = self
-            .shared
-            .write(move |batch| Ok(lock(&batch.shared.memory).lapse(now, most, until)))
-            .await?;
+        let taken = self.shared.write(move |batch| Ok(lock(&batch.shared.memory).lapse(now, most, until))).await?;
         self.claims(taken).await
     }
 
@@ -432,18 +379,13 @@ impl Store for SqliteStore {
                     "INSERT INTO version (hash, files, at) VALUES (?1, ?2, ?3) ON CONFLICT (hash) DO NOTHING",
                     params![hash, files, at.as_micros()],
                 )?;
-                batch
-                    .conn
-                    .query_row("SELECT id FROM version WHERE hash = ?1", [hash], |row| row.get(0))
-                    .map(VersionId)
+                batch.conn.query_row("SELECT id FROM version WHERE hash = ?1", [hash], |row| row.get(0)).map(VersionId)
             })
             .await
     }
 
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
-        self.shared
-            .write(move |batch| keep::prune(batch, now, &retention, most))
-            .await
+        self.shared.write(move |batch| keep::prune(batch, now, &retention, most)).await
     }
 
     async fn work(&self, queue: &str) {
@@ -457,11 +399,7 @@ impl Store for SqliteStore {
 
     async fn failed(&self) -> StoreError {
         let mut failed = self.shared.failed.subscribe();
-        let error = failed
-            .wait_for(Option::is_some)
-            .await
-            .expect("the sender lives as long as the store")
-            .clone();
+        let error = failed.wait_for(Option::is_some).await.expect("the sender lives as long as the store").clone();
         error.expect("it was waited for")
     }
 }
@@ -485,9 +423,7 @@ impl Read for SqliteStore {
     }
 
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>> {
-        self.shared
-            .write(move |batch| accept::find(batch, key.as_bytes()))
-            .await
+        self.shared.write(move |batch| accept::find(batch, key.as_bytes())).await
     }
 
     async fn latencies(&self, since: Timestamp) -> Result<Latencies> {

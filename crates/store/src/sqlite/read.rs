@@ -103,10 +103,7 @@ fn select_running(
     filter: &JobFilter,
     rows_max: usize,
 ) -> rusqlite::Result<Vec<JobRow>> {
-    let any_word = JobFilter {
-        word: None,
-        ..filter.clone()
-    };
+    let any_word = JobFilter { word: None, ..filter.clone() };
     let mut row = conn.prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?;
     let mut found = Vec::new();
     for id in running {
@@ -162,10 +159,7 @@ fn select_jobs(conn: &Connection, filter: &JobFilter, rows_max: usize) -> rusqli
     sql.push_str(" ORDER BY job.id DESC LIMIT ?5");
     let found = conn
         .prepare_cached(&sql)?
-        .query_map(
-            params![before, floor, filter.flow, filter.queue, rows_max as i64],
-            rows::job_row,
-        )?
+        .query_map(params![before, floor, filter.flow, filter.queue, rows_max as i64], rows::job_row)?
         .collect::<rusqlite::Result<Vec<_>>>()?;
     Ok((found, floor > 0))
 }
@@ -227,8 +221,7 @@ pub(super) async fn latencies(readers: &Readers, since: Timestamp) -> Result<Lat
 pub(super) async fn version_files(readers: &Readers, version: VersionId) -> Result<Option<String>> {
     readers
         .ask(move |conn| {
-            conn.query_row("SELECT files FROM version WHERE id = ?1", [version.0], |row| row.get(0))
-                .optional()
+            conn.query_row("SELECT files FROM version WHERE id = ?1", [version.0], |row| row.get(0)).optional()
         })
         .await
 }
@@ -248,9 +241,7 @@ pub(super) fn oldest_dead(conn: &Connection) -> rusqlite::Result<Vec<(Arc<str>, 
         "SELECT flow.text, min(job.ended_at) FROM job JOIN name AS flow ON flow.id = job.flow
          WHERE job.state = 3 GROUP BY job.flow",
     )?
-    .query_map([], |row| {
-        Ok((Arc::from(row.get_ref(0)?.as_str()?), rows::time(row, 1)?))
-    })?
+    .query_map([], |row| Ok((Arc::from(row.get_ref(0)?.as_str()?), rows::time(row, 1)?)))?
     .collect()
 }
 

@@ -24,15 +24,11 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
         .collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
     if ask.unknown.is_none() && unclear.iter().any(|effect| effect.class == Idempotency::None) {
-        return Ok(Revived::Ask {
-            steps: unclear.into_iter().map(|effect| effect.name).collect(),
-        });
+        return Ok(Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() });
     }
     if !batch.touch(ask.job) {
         // It is being buried in this very transaction: the ask came before anybody could know.
-        return Ok(Revived::NotDead {
-            state: clinch_core::job::Word::Running,
-        });
+        return Ok(Revived::NotDead { state: clinch_core::job::Word::Running });
     }
     if let Some(ruling) = ask.unknown {
         let state = match ruling {
@@ -72,10 +68,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             format!("replay {replays} of a dead letter ({reason}){ruling}"),
         ])?;
     // A start looks only at jobs from `live_from` on: an older one that lives again must move it back.
-    batch
-        .conn
-        .prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value > ?1")?
-        .execute([job])?;
+    batch.conn.prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value > ?1")?.execute([job])?;
     batch.changes.push(Settled::Revived {
         job: ask.job,
         reason,

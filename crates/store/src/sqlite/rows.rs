@@ -49,18 +49,11 @@ pub(super) fn effect_number(state: &EffectState) -> i64 {
 
 /// The place in the fixed list; the list only ever grows at its end.
 pub(super) fn reason_number(reason: Reason) -> i64 {
-    Reason::ALL
-        .iter()
-        .position(|other| *other == reason)
-        .map_or(0, |at| at as i64)
+    Reason::ALL.iter().position(|other| *other == reason).map_or(0, |at| at as i64)
 }
 
 pub(super) fn reason(number: i64) -> Reason {
-    usize::try_from(number)
-        .ok()
-        .and_then(|at| Reason::ALL.get(at))
-        .copied()
-        .unwrap_or(Reason::Internal)
+    usize::try_from(number).ok().and_then(|at| Reason::ALL.get(at)).copied().unwrap_or(Reason::Internal)
 }
 
 pub(super) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
@@ -114,9 +107,7 @@ pub(super) fn jobs_finished(conn: &Connection, event: u64, jobs: u64) -> rusqlit
 
 pub(super) fn payload(conn: &Connection, event: EventId) -> rusqlite::Result<Bytes> {
     conn.prepare_cached("SELECT payload FROM event WHERE id = ?1")?
-        .query_row([event.number().cast_signed()], |row| {
-            Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?))
-        })
+        .query_row([event.number().cast_signed()], |row| Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?)))
 }
 
 pub(super) fn effects(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Effect>> {
@@ -221,16 +212,12 @@ pub(super) fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
         at: time(row, 0)?,
         actor: row.get(1)?,
         action: row.get(2)?,
-        job: row
-            .get::<_, Option<i64>>(3)?
-            .map(|id| JobId::from_number(id.cast_unsigned())),
+        job: row.get::<_, Option<i64>>(3)?.map(|id| JobId::from_number(id.cast_unsigned())),
         reason: row.get(4)?,
         detail: row.get(5)?,
     })
 }
 
 pub(super) fn fact(conn: &Connection, name: &str) -> rusqlite::Result<i64> {
-    conn.query_row("SELECT value FROM fact WHERE name = ?1", params![name], |row| {
-        row.get(0)
-    })
+    conn.query_row("SELECT value FROM fact WHERE name = ?1", params![name], |row| row.get(0))
 }

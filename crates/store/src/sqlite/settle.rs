@@ -5,18 +5,21 @@ use super::memory::Settled;
 use super::rows::{DEAD, NOOP, READY, SUCCESS, reason_number};
 use super::writer::{Batch, lock};
 use crate::{Held, LeaseRef, Settlement};
+use clinch_core::death::Reason;
 use clinch_core::job::{Change, Ending};
+use clinch_core::time::Timestamp;
 use rusqlite::params;
 
 pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -> rusqlite::Result<Held> {
-    let Some(attempts) = held(batch, lease) else {
+    let (Some(attempts), Some((state, at, reason))) = (held(batch, lease), next_state(end.change)) else {
         return Ok(Held::Lost);
     };
     if !batch.touch(lease.job) {
         return Ok(Held::Lost);
     }
-    if let Some(conclusion) = &end.conclusion {
-        ledger::write(batch, lease, conclusion)?;
+    match &end.conclusion {
+        Some(conclusion) => ledger::write(batch, lease, conclusion)?,
+        None => ledger::close(batch, lease, end.ended_at)?,
     }
     let job = lease.job.number().cast_signed();
     batch
@@ -34,19 +37,6 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
             end.reason.map(reason_number),
             end.error,
         ])?;
-    let (state, at, reason) = match end.change {
-        Change::Finished {
-            at,
-            ending: Ending::Success,
-        } => (SUCCESS, at, None),
-        Change::Finished {
-            at,
-            ending: Ending::Noop,
-        } => (NOOP, at, None),
-        Change::Buried { at, reason } => (DEAD, at, Some(reason)),
-        Change::Retried { run_at } | Change::HandedBack { run_at } => (READY, run_at, None),
-        Change::Claimed { .. } | Change::Revived { .. } => unreachable!("an attempt does not end in this change"),
-    };
     batch
         .conn
         .prepare_cached(
@@ -68,20 +58,24 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
     batch.changes.push(match end.change {
         Change::Finished { .. } => Settled::Ended { job: lease.job },
         Change::Buried { reason, .. } => Settled::Buried { job: lease.job, reason },
-        _ => Settled::Again {
-            job: lease.job,
-            run_at: at,
-            charged: end.charged,
-            attempt_started_at: end.started_at,
-        },
+        _ => Settled::Again { job: lease.job, run_at: at, charged: end.charged, attempt_started_at: end.started_at },
     });
     Ok(Held::Held)
+}
+
+/// How the row says it; `None` for a change in which no attempt ends.
+fn next_state(change: Change) -> Option<(i64, Timestamp, Option<Reason>)> {
+    match change {
+        Change::Finished { at, ending: Ending::Success } => Some((SUCCESS, at, None)),
+        Change::Finished { at, ending: Ending::Noop } => Some((NOOP, at, None)),
+        Change::Buried { at, reason } => Some((DEAD, at, Some(reason))),
+        Change::Retried { run_at } | Change::HandedBack { run_at } => Some((READY, run_at, None)),
+        Change::Claimed { .. } | Change::Revived { .. } => None,
+    }
 }
 
 /// How many attempts the job has behind it, if the lease still counts.
 fn held(batch: &Batch<'_>, lease: LeaseRef) -> Option<u32> {
     let memory = lock(&batch.shared.memory);
-    memory
-        .holds(lease)
-        .then(|| memory.get(lease.job).map_or(0, |live| live.attempts))
+    memory.holds(lease).then(|| memory.get(lease.job).map_or(0, |live| live.attempts))
 }

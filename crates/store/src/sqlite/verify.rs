@@ -33,11 +33,8 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
     // One read transaction: all figures are of one moment.
     conn.execute_batch("BEGIN")?;
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let mut report = Report {
-        accepted: rows::fact(conn, "created")?,
-        events: rows::fact(conn, "accepted")?,
-        ..Report::default()
-    };
+    let mut report =
+        Report { accepted: rows::fact(conn, "created")?, events: rows::fact(conn, "accepted")?, ..Report::default() };
     let states = [
         ("queued", format!("state = {READY} AND failures = 0")),
         ("retrying", format!("state = {READY} AND failures > 0")),
@@ -46,33 +43,20 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
         ("dead", format!("state = {DEAD}")),
     ];
     for (word, condition) in &states {
-        report
-            .parts
-            .push((word, count(&format!("SELECT count(*) FROM job WHERE {condition}"))?));
+        report.parts.push((word, count(&format!("SELECT count(*) FROM job WHERE {condition}"))?));
     }
-    report
-        .parts
-        .push(("expired by retention", rows::fact(conn, "expired")?));
+    report.parts.push(("expired by retention", rows::fact(conn, "expired")?));
     for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3)] {
-        report.effects.push((
-            word,
-            count(&format!("SELECT count(*) FROM effect WHERE state = {state}"))?,
-        ));
+        report.effects.push((word, count(&format!("SELECT count(*) FROM effect WHERE state = {state}"))?));
     }
 
     let sum: i64 = report.parts.iter().map(|(_, jobs)| jobs).sum();
     if sum != report.accepted {
-        report.problems.push(format!(
-            "{} jobs were accepted, but {sum} are accounted for",
-            report.accepted
-        ));
+        report.problems.push(format!("{} jobs were accepted, but {sum} are accounted for", report.accepted));
     }
     let events = count("SELECT count(*) FROM event")? + rows::fact(conn, "events_expired")?;
     if events != report.events {
-        report.problems.push(format!(
-            "{} events were accepted, but {events} are accounted for",
-            report.events
-        ));
+        report.problems.push(format!("{} events were accepted, but {events} are accounted for", report.events));
     }
     let whole: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if whole != "ok" {
@@ -94,9 +78,7 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
         |row| row.get::<_, i64>(0),
     )?;
     if twice > 0 {
-        report
-            .problems
-            .push(format!("{twice} keys are held by more than one event"));
+        report.problems.push(format!("{twice} keys are held by more than one event"));
     }
     conn.execute_batch("COMMIT")?;
     Ok(report)
@@ -104,30 +86,18 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
 
 /// Each names rows that must not exist.
 const RULES: &[(&str, &str)] = &[
-    (
-        "jobs are in no known state",
-        "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3)",
-    ),
+    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3)"),
     (
         "unfinished jobs lie where the next start does not look",
         "SELECT id FROM job WHERE state = 0 AND id < (SELECT value FROM fact WHERE name = 'live_from')",
     ),
-    (
-        "jobs have no event",
-        "SELECT id FROM job WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.id = job.event)",
-    ),
+    ("jobs have no event", "SELECT id FROM job WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.id = job.event)"),
     (
         "events have no job",
         "SELECT id FROM event WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id > event.id AND job.id <= event.id + event.jobs)",
     ),
-    (
-        "ended jobs do not say when",
-        "SELECT id FROM job WHERE state <> 0 AND ended_at IS NULL",
-    ),
-    (
-        "dead letters do not say why",
-        "SELECT id FROM job WHERE state = 3 AND reason IS NULL",
-    ),
+    ("ended jobs do not say when", "SELECT id FROM job WHERE state <> 0 AND ended_at IS NULL"),
+    ("dead letters do not say why", "SELECT id FROM job WHERE state = 3 AND reason IS NULL"),
     (
         "jobs have other attempts than they count",
         "SELECT id FROM job WHERE attempts <> (SELECT count(*) FROM attempt WHERE attempt.job = job.id)",

@@ -20,6 +20,9 @@ const BATCH_VERBS_MAX: usize = 2_048;
 const CHECKPOINT_PAGES: i32 = 4_000;
 /// While the disk refuses to write, it is asked again this often.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
+/// After a failure, events are accepted again only when the disk has this much room: what was begun is written down
+/// first, and a last free block here and there is no reason to say that all is well.
+const ROOM_BYTES_MIN: u64 = 4 << 20;
 
 pub(super) struct Shared {
     pub memory: Mutex<Memory>,
@@ -103,11 +106,7 @@ impl Shared {
             if inbox.closed {
                 return Err(self.why_closed());
             }
-            inbox.work.push(Box::new(Pending {
-                verb: Some(verb),
-                made: None,
-                caller,
-            }));
+            inbox.work.push(Box::new(Pending { verb: Some(verb), made: None, caller }));
             if inbox.work.len() == 1 {
                 self.arrived.notify_one();
             }
@@ -116,10 +115,7 @@ impl Shared {
     }
 
     fn why_closed(&self) -> StoreError {
-        self.failed
-            .borrow()
-            .clone()
-            .unwrap_or_else(|| StoreError::Unavailable("the store is closed".into()))
+        self.failed.borrow().clone().unwrap_or_else(|| StoreError::Unavailable("the store is closed".into()))
     }
 
     pub fn pending(&self) -> usize {
@@ -167,10 +163,8 @@ impl Shared {
             inbox = match patience {
                 None => self.arrived.wait(inbox).expect("nobody panics while holding the inbox"),
                 Some(most) => {
-                    let (inbox, timeout) = self
-                        .arrived
-                        .wait_timeout(inbox, most)
-                        .expect("nobody panics while holding the inbox");
+                    let (inbox, timeout) =
+                        self.arrived.wait_timeout(inbox, most).expect("nobody panics while holding the inbox");
                     if timeout.timed_out() {
                         return Some(Vec::new());
                     }
@@ -282,13 +276,16 @@ async fn answer(mut inbox: mpsc::UnboundedReceiver<Answers>) {
 
 fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc::UnboundedSender<Answers>) {
     while let Some(mut work) = shared.next(shared.is_unwell.load(Ordering::Relaxed).then_some(PROBE_EVERY)) {
+        if work.is_empty() && !has_room(conn) {
+            continue;
+        }
         let began = Instant::now();
         let committed = match transact(shared, conn, desk, &mut work) {
             Ok(()) => {
                 shared.commits.fetch_add(1, Ordering::Relaxed);
                 let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 shared.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
-                if shared.is_unwell.load(Ordering::Relaxed) {
+                if shared.is_unwell.load(Ordering::Relaxed) && has_room(conn) {
                     shared.set_unwell(None);
                 }
                 Ok(())
@@ -300,14 +297,9 @@ fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc
             }
         };
         // What was committed stays committed, whatever becomes of the log.
-        let kept = if committed.is_ok() {
-            checkpoint(shared, conn).map_err(|error| shared.judge(&error))
-        } else {
-            Ok(())
-        };
-        let fatal = [&committed, &kept]
-            .iter()
-            .any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
+        let kept =
+            if committed.is_ok() { checkpoint(shared, conn).map_err(|error| shared.judge(&error)) } else { Ok(()) };
+        let fatal = [&committed, &kept].iter().any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
         // The runtime is gone only when nobody waits any more.
         let _ = answers.send(work.into_iter().map(|work| (work, committed.clone())).collect());
         if fatal {
@@ -316,6 +308,14 @@ fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc
     }
     // Leaves a small log behind; if it cannot, the next start reads the long one.
     let _ = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+}
+
+fn has_room(conn: &Connection) -> bool {
+    match conn.path().map(rustix::fs::statvfs) {
+        Some(Ok(disk)) => disk.f_bavail.saturating_mul(disk.f_frsize) >= ROOM_BYTES_MIN,
+        // A disk that does not say is tried.
+        _ => true,
+    }
 }
 
 /// One transaction and one sync for all of them. An empty one probes whether the disk takes writes again.
@@ -339,17 +339,8 @@ fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box
         verb.run(&mut batch)?;
     }
     let sealed = batch.desk.keys.seal(conn)?;
-    let Batch {
-        changes,
-        fresh_keys,
-        fresh_names,
-        forgotten_runs,
-        accepted,
-        created,
-        expired,
-        events_expired,
-        ..
-    } = batch;
+    let Batch { changes, fresh_keys, fresh_names, forgotten_runs, accepted, created, expired, events_expired, .. } =
+        batch;
     let probe = i64::from(work.is_empty());
     let counted = [
         ("accepted", accepted),
@@ -360,15 +351,13 @@ fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box
     ];
     for (name, by) in counted {
         if by != 0 {
-            conn.prepare_cached("UPDATE fact SET value = value + ?2 WHERE name = ?1")?
-                .execute((name, by))?;
+            conn.prepare_cached("UPDATE fact SET value = value + ?2 WHERE name = ?1")?.execute((name, by))?;
         }
     }
     conn.prepare_cached("COMMIT")?.execute([])?;
 
     for (prefix, fresh) in fresh_keys {
-        desk.keys
-            .insert(prefix, fresh.accepted.event.number(), fresh.expires_at);
+        desk.keys.insert(prefix, fresh.accepted.event.number(), fresh.expires_at);
     }
     desk.names.extend(fresh_names);
     if let Some(sealed) = sealed {
@@ -390,8 +379,7 @@ fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
         return Ok(());
     }
     shared.log_pages.store(0, Ordering::Relaxed);
-    conn.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?
-        .query_row([], |_| Ok(()))
+    conn.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?.query_row([], |_| Ok(()))
 }
 
 impl Shared {

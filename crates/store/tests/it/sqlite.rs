@@ -73,9 +73,7 @@ impl Engine for Sqlite {
 
     async fn bytes(&self) -> Vec<u8> {
         let files = std::fs::read_dir(self.directory()).expect("listed");
-        files
-            .flat_map(|file| std::fs::read(file.expect("listed").path()).expect("read"))
-            .collect()
+        files.flat_map(|file| std::fs::read(file.expect("listed").path()).expect("read")).collect()
     }
 }
 
@@ -108,10 +106,7 @@ async fn a_directory_has_one_store_at_a_time() {
     let sqlite = Sqlite::new();
     let world = sqlite.world().await;
     let why = refusal(&sqlite).await;
-    assert!(
-        why.contains("another clinch is using") && why.contains("--data-dir"),
-        "{why}"
-    );
+    assert!(why.contains("another clinch is using") && why.contains("--data-dir"), "{why}");
     world.accepted(event("k")).await;
     drop(world);
     assert_eq!(sqlite.world().await.jobs_len().await, 1);
@@ -149,51 +144,27 @@ async fn lived_in() -> Sqlite {
 #[tokio::test]
 async fn p5_verify_finds_what_was_damaged() {
     for (damage, finding) in [
-        (
-            "DELETE FROM job WHERE state = 0",
-            "3 jobs were accepted, but 2 are accounted for",
-        ),
+        ("DELETE FROM job WHERE state = 0", "3 jobs were accepted, but 2 are accounted for"),
         ("DELETE FROM job WHERE state = 0", "events have no job"),
-        (
-            "DELETE FROM event WHERE id = (SELECT max(id) FROM event)",
-            "3 events were accepted, but 2",
-        ),
-        (
-            "DELETE FROM event WHERE id = (SELECT max(id) FROM event)",
-            "jobs have no event",
-        ),
+        ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "3 events were accepted, but 2"),
+        ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "jobs have no event"),
         ("UPDATE job SET state = 9 WHERE state = 0", "jobs are in no known state"),
         (
             "UPDATE fact SET value = (SELECT max(id) + 1 FROM job) WHERE name = 'live_from'",
             "unfinished jobs lie where the next start does not look",
         ),
-        (
-            "UPDATE job SET ended_at = NULL WHERE state = 1",
-            "ended jobs do not say when",
-        ),
-        (
-            "UPDATE job SET reason = NULL WHERE state = 3",
-            "dead letters do not say why",
-        ),
+        ("UPDATE job SET ended_at = NULL WHERE state = 1", "ended jobs do not say when"),
+        ("UPDATE job SET reason = NULL WHERE state = 3", "dead letters do not say why"),
         ("DELETE FROM attempt", "other attempts than they count"),
         ("UPDATE effect SET state = 0", "jobs ended while an effect was open"),
-        (
-            "UPDATE effect SET state = 3",
-            "jobs ended well with an effect that is not done",
-        ),
+        ("UPDATE effect SET state = 3", "jobs ended well with an effect that is not done"),
         ("UPDATE effect SET job = job + 1000", "effects have no job"),
-        (
-            "UPDATE event SET key = (SELECT key FROM event)",
-            "1 keys are held by more than one event",
-        ),
+        ("UPDATE event SET key = (SELECT key FROM event)", "1 keys are held by more than one event"),
     ] {
         let sqlite = lived_in().await;
         sqlite.file().execute_batch(damage).expect("damaged");
         let problems = sqlite.verify(later(0)).await.problems;
-        assert!(
-            problems.iter().any(|problem| problem.contains(finding)),
-            "{damage}: {problems:?}"
-        );
+        assert!(problems.iter().any(|problem| problem.contains(finding)), "{damage}: {problems:?}");
     }
 }
 
@@ -218,12 +189,7 @@ impl<'w> OneCommit<'w> {
         while world.health().pending_verbs > 0 {
             tokio::task::yield_now().await;
         }
-        OneCommit {
-            world,
-            plug,
-            blocker,
-            commits,
-        }
+        OneCommit { world, plug, blocker, commits }
     }
 
     async fn with<T>(
@@ -236,11 +202,7 @@ impl<'w> OneCommit<'w> {
         let mut verb: Pin<Box<dyn Future<Output = T>>> = Box::pin(async { verb.await.expect("answered") });
         let pending = self.world.health().pending_verbs;
         hand_in(&mut verb).await;
-        assert_eq!(
-            self.world.health().pending_verbs,
-            pending + 1,
-            "it waits for the writer"
-        );
+        assert_eq!(self.world.health().pending_verbs, pending + 1, "it waits for the writer");
         verb
     }
 
@@ -269,13 +231,8 @@ async fn hand_in<T: ?Sized + Future>(verb: &mut Pin<Box<T>>) {
 async fn p2_deliveries_in_one_commit_are_told_apart_by_key_and_body() {
     let sqlite = Sqlite::new();
     let world = sqlite.world().await;
-    let other_body = |on_conflict| NewEvent {
-        dedup: Some(Dedup {
-            on_conflict,
-            ..dedup("k", b"another body")
-        }),
-        ..event("k")
-    };
+    let other_body =
+        |on_conflict| NewEvent { dedup: Some(Dedup { on_conflict, ..dedup("k", b"another body") }), ..event("k") };
     let commit = OneCommit::hold(&sqlite, &world).await;
     let first = commit.with(world.accept(event("k"))).await;
     let again = commit.with(world.accept(event("k"))).await;
@@ -283,9 +240,7 @@ async fn p2_deliveries_in_one_commit_are_told_apart_by_key_and_body() {
     let kept = commit.with(world.accept(other_body(OnConflict::KeepFirst))).await;
     let other = commit.with(world.accept(event("other"))).await;
     commit.release().await;
-    let Acceptance::Fresh(accepted) = first.await else {
-        panic!("the first is fresh")
-    };
+    let Acceptance::Fresh(accepted) = first.await else { panic!("the first is fresh") };
     assert_eq!(again.await, Acceptance::Duplicate(accepted));
     assert_eq!(conflict.await, Acceptance::Conflict(accepted));
     assert_eq!(kept.await, Acceptance::Duplicate(accepted));
@@ -295,19 +250,11 @@ async fn p2_deliveries_in_one_commit_are_told_apart_by_key_and_body() {
 }
 
 fn intent(step: &str) -> NewEffect {
-    NewEffect {
-        name: step.into(),
-        class: Idempotency::None,
-        at: later(1),
-    }
+    NewEffect { name: step.into(), class: Idempotency::None, at: later(1) }
 }
 
 fn concluded(step: &str, state: EffectState) -> Conclusion {
-    Conclusion {
-        name: step.into(),
-        state,
-        at: later(2),
-    }
+    Conclusion { name: step.into(), state, at: later(2) }
 }
 
 #[tokio::test]
@@ -320,10 +267,7 @@ async fn p6_the_verbs_of_one_worker_count_in_their_order_within_one_commit() {
     let one = commit.with(world.intend(lease, intent("one"))).await;
     let two = commit.with(world.intend(lease, intent("two"))).await;
     let told = commit.with(world.conclude(lease, concluded("one", done()))).await;
-    let end = Settlement {
-        conclusion: Some(concluded("two", done())),
-        ..failed(later(2), later(3))
-    };
+    let end = Settlement { conclusion: Some(concluded("two", done())), ..failed(later(2), later(3)) };
     let settled = commit.with(world.settle(lease, end)).await;
     let late_end = commit.with(world.settle(lease, finished(later(2)))).await;
     let late_step = commit.with(world.intend(lease, intent("three"))).await;
@@ -334,11 +278,7 @@ async fn p6_the_verbs_of_one_worker_count_in_their_order_within_one_commit() {
     assert_eq!((late_end.await, late_step.await), (Held::Lost, Held::Lost));
     let story = world.story(accepted.job).await;
     assert_eq!((story.row.word, story.row.attempts), (Word::Retrying, 1));
-    let states: Vec<_> = story
-        .effects
-        .iter()
-        .map(|effect| (&*effect.name, &effect.state))
-        .collect();
+    let states: Vec<_> = story.effects.iter().map(|effect| (&*effect.name, &effect.state)).collect();
     assert_eq!(states, [("one", &done()), ("two", &done())]);
     assert_eq!(world.take(later(3)).await.effects, story.effects);
     world.adds_up().await;
@@ -373,10 +313,7 @@ async fn p8_a_replay_that_comes_with_the_burial_changes_nothing() {
         conclusion: Some(concluded("post", EffectState::Unknown)),
         ..buried(later(2), Reason::UnknownOutcome)
     };
-    let ask = ReviveAsk {
-        unknown: Some(UnknownRuling::Resend),
-        ..replay(accepted.job, later(3))
-    };
+    let ask = ReviveAsk { unknown: Some(UnknownRuling::Resend), ..replay(accepted.job, later(3)) };
     let commit = OneCommit::hold(&sqlite, &world).await;
     let settled = commit.with(world.settle(lease, end)).await;
     let early = commit.with(world.revive(ask.clone())).await;
@@ -384,16 +321,10 @@ async fn p8_a_replay_that_comes_with_the_burial_changes_nothing() {
     assert_eq!(settled.await, Held::Held);
     assert!(matches!(early.await, Revived::NotDead { .. }));
     let story = world.story(accepted.job).await;
-    assert_eq!(
-        (story.row.word, &story.effects[0].state),
-        (Word::Dead, &EffectState::Unknown)
-    );
+    assert_eq!((story.row.word, &story.effects[0].state), (Word::Dead, &EffectState::Unknown));
     assert!(story.audit.is_empty());
     // Asked again, it is granted.
-    assert_eq!(
-        world.revive(ask).await.expect("answered"),
-        Revived::Revived { replays: 1 }
-    );
+    assert_eq!(world.revive(ask).await.expect("answered"), Revived::Revived { replays: 1 });
     world.adds_up().await;
 }
 
@@ -405,29 +336,17 @@ async fn p10_what_cannot_be_written_is_refused_and_leaves_nothing_behind() {
     let lease = world.take(later(0)).await.lease;
     let full = "CREATE TRIGGER full BEFORE INSERT ON job BEGIN SELECT RAISE(ABORT, 'no space'); END";
     sqlite.file().execute_batch(full).expect("made");
-    let new = || NewEvent {
-        flow: "new".into(),
-        ..event("new")
-    };
+    let new = || NewEvent { flow: "new".into(), ..event("new") };
     let refused = world.accept(new()).await;
-    assert!(
-        matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("no space")),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("no space")), "{refused:?}");
     assert!(world.health().unwell.is_some());
     assert_eq!(world.health().write_errors, 1);
-    assert!(
-        matches!(world.accept(new()).await, Err(StoreError::Unavailable(_))),
-        "nor is the next one tried"
-    );
+    assert!(matches!(world.accept(new()).await, Err(StoreError::Unavailable(_))), "nor is the next one tried");
     sqlite.file().execute_batch("DROP TRIGGER full").expect("removed");
     // The first write that succeeds shows that it can write again.
     world.settles(lease, finished(later(1))).await;
     assert_eq!(world.health().unwell, None);
-    assert_eq!(
-        (world.jobs_len().await, sqlite.count("SELECT count(*) FROM event")),
-        (1, 1)
-    );
+    assert_eq!((world.jobs_len().await, sqlite.count("SELECT count(*) FROM event")), (1, 1));
     let job = world.accepted(new()).await.job;
     assert_eq!(&*world.story(job).await.row.flow, "new");
     assert_eq!(world.story(accepted.job).await.row.word, Word::Success);
@@ -464,9 +383,7 @@ async fn with_many_keys(sqlite: &Sqlite) {
             let id = (first + 2 * nth).cast_signed();
             let dedup = dedup(&format!("k{nth}"), b"the body");
             let (key, fingerprint) = (dedup.key.as_bytes(), dedup.fingerprint.as_bytes());
-            event
-                .execute(params![id, at, key, fingerprint, until])
-                .expect("inserted");
+            event.execute(params![id, at, key, fingerprint, until]).expect("inserted");
             job.execute(params![id + 1, id, at]).expect("inserted");
         }
     }
@@ -507,10 +424,7 @@ async fn p2_a_key_is_known_wherever_it_is_kept_until_it_expires() {
     let world = world.after_a_stop().await;
     knows_every_key(&world).await;
     assert!(entries() > MANY.cast_signed());
-    let again = |nth: u64, received_at: Timestamp| NewEvent {
-        received_at,
-        ..event(&format!("k{nth}"))
-    };
+    let again = |nth: u64, received_at: Timestamp| NewEvent { received_at, ..event(&format!("k{nth}")) };
     let known = world.duplicate(again(77, later(20))).await;
 
     // One of them dies and is revived: as long as it is unfinished none of its run is forgotten.
@@ -520,10 +434,7 @@ async fn p2_a_key_is_known_wherever_it_is_kept_until_it_expires() {
     sqlite.file().execute(died, [job]).expect("written");
     let world = sqlite.world().await;
     let expired = later(10) + KEY_TTL;
-    let ages = || Retention {
-        default: 1_000 * KEY_TTL,
-        ..Retention::default()
-    };
+    let ages = || Retention { default: 1_000 * KEY_TTL, ..Retention::default() };
     let prune = async || world.prune(expired, ages(), 20_000).await.expect("pruned");
     assert_eq!(prune().await.keys, 0, "a dead letter keeps its key");
     let commit = OneCommit::hold(&sqlite, &world).await;
@@ -531,11 +442,7 @@ async fn p2_a_key_is_known_wherever_it_is_kept_until_it_expires() {
     let pruned = commit.with(world.prune(expired, ages(), 20_000)).await;
     commit.release().await;
     assert_eq!(revived.await, Revived::Revived { replays: 1 });
-    assert_eq!(
-        (pruned.await.keys, runs()),
-        (0, 1),
-        "and so does one that is being revived"
-    );
+    assert_eq!((pruned.await.keys, runs()), (0, 1), "and so does one that is being revived");
     assert_eq!(world.duplicate(again(77, expired)).await, known);
     world.finish(expired).await;
 

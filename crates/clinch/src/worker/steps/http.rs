@@ -29,22 +29,12 @@ pub fn plan(
     for (name, template) in &action.headers {
         let name =
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| BadExpr(format!("`{name}` is not a header name")))?;
-        let value = HeaderValue::from_str(&text(template, scope)?).map_err(|_| {
-            BadExpr(format!(
-                "the value of header `{name}` has characters that a header may not have"
-            ))
-        })?;
+        let value = HeaderValue::from_str(&text(template, scope)?)
+            .map_err(|_| BadExpr(format!("the value of header `{name}` has characters that a header may not have")))?;
         headers.insert(name, value);
     }
     let key = IdempotencyKey::of(claim.lease.job, step);
-    Ok(HttpCall {
-        method,
-        url,
-        headers,
-        body,
-        timeout: action.timeout,
-        key,
-    })
+    Ok(HttpCall { method, url, headers, body, timeout: action.timeout, key })
 }
 
 fn text(template: &clinch_core::expr::Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {

@@ -13,10 +13,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 fn received_at(key: &str, received_at: Timestamp) -> NewEvent {
-    NewEvent {
-        received_at,
-        ..event(key)
-    }
+    NewEvent { received_at, ..event(key) }
 }
 
 /// The same key, another body.
@@ -24,10 +21,7 @@ fn other_body(key: &str, on_conflict: OnConflict) -> NewEvent {
     NewEvent {
         received_at: later(5),
         payload: Bytes::from_static(b"another payload"),
-        dedup: Some(Dedup {
-            on_conflict,
-            ..dedup(key, b"another body")
-        }),
+        dedup: Some(Dedup { on_conflict, ..dedup(key, b"another body") }),
         ..event(key)
     }
 }
@@ -35,10 +29,7 @@ fn other_body(key: &str, on_conflict: OnConflict) -> NewEvent {
 fn replaying(key: &str, received_at: Timestamp) -> NewEvent {
     NewEvent {
         received_at,
-        dedup: Some(Dedup {
-            on_duplicate_of_dead: OnDuplicateOfDead::Replay,
-            ..dedup(key, b"the body")
-        }),
+        dedup: Some(Dedup { on_duplicate_of_dead: OnDuplicateOfDead::Replay, ..dedup(key, b"the body") }),
         ..event(key)
     }
 }
@@ -65,16 +56,8 @@ pub async fn p1_what_was_accepted_is_there_after_a_clean_stop(world: World) {
 }
 
 pub async fn p2_a_duplicate_makes_no_second_job_and_gets_the_first_answer(world: World) {
-    let first = world
-        .accepted(NewEvent {
-            status: 201,
-            ..event("k")
-        })
-        .await;
-    let again = NewEvent {
-        status: 202,
-        ..received_at("k", later(9))
-    };
+    let first = world.accepted(NewEvent { status: 201, ..event("k") }).await;
+    let again = NewEvent { status: 202, ..received_at("k", later(9)) };
     assert_eq!(world.duplicate(again).await, first);
     assert_eq!((first.status, first.received_at), (201, later(0)));
     assert_eq!(world.jobs_len().await, 1);
@@ -84,10 +67,7 @@ pub async fn p2_a_duplicate_makes_no_second_job_and_gets_the_first_answer(world:
 
 pub async fn p2_another_body_under_the_same_key_is_a_conflict_and_leaves_the_first_untouched(world: World) {
     let first = world.accepted(event("k")).await;
-    let answer = world
-        .accept(other_body("k", OnConflict::Reject))
-        .await
-        .expect("answered");
+    let answer = world.accept(other_body("k", OnConflict::Reject)).await.expect("answered");
     assert_eq!(answer, Acceptance::Conflict(first));
     let story = world.story(first.job).await;
     assert_eq!(&story.payload[..], b"the payload");
@@ -116,24 +96,15 @@ pub async fn p2_keys_and_scopes_never_collide(world: World) {
         ("a", "/orders", "k2"),
         ("a", "/ordersk", "2"),
     ] {
-        let dedup = Dedup {
-            key: DedupKey::scoped(&pepper, tenant, route, text),
-            ..dedup(text, b"the body")
-        };
-        let event = NewEvent {
-            dedup: Some(dedup),
-            ..event(text)
-        };
+        let dedup = Dedup { key: DedupKey::scoped(&pepper, tenant, route, text), ..dedup(text, b"the body") };
+        let event = NewEvent { dedup: Some(dedup), ..event(text) };
         events.insert(world.accepted(event).await.event);
     }
     assert_eq!(events.len(), 5);
 }
 
 pub async fn p2_without_a_key_nothing_is_a_duplicate(world: World) {
-    let keyless = || NewEvent {
-        dedup: None,
-        ..event("k")
-    };
+    let keyless = || NewEvent { dedup: None, ..event("k") };
     let (one, two) = (world.accepted(keyless()).await, world.accepted(keyless()).await);
     assert_ne!(one.event, two.event);
     assert_eq!(world.story(one.job).await.key_until, None);
@@ -146,17 +117,10 @@ pub async fn p2_a_thousand_deliveries_at_once_are_one_event(world: World) {
         deliveries.spawn(async move { store.accept(event("k")).await.expect("answered") });
     }
     let answers = deliveries.join_all().await;
-    let fresh: Vec<_> = answers
-        .iter()
-        .filter(|answer| matches!(answer, Acceptance::Fresh(_)))
-        .collect();
+    let fresh: Vec<_> = answers.iter().filter(|answer| matches!(answer, Acceptance::Fresh(_))).collect();
     assert_eq!(fresh.len(), 1);
-    let Acceptance::Fresh(first) = fresh[0] else {
-        unreachable!("it is fresh")
-    };
-    let same = answers
-        .iter()
-        .filter(|answer| **answer == Acceptance::Duplicate(*first));
+    let Acceptance::Fresh(first) = fresh[0] else { unreachable!("it is fresh") };
+    let same = answers.iter().filter(|answer| **answer == Acceptance::Duplicate(*first));
     assert_eq!(same.count(), 999);
     assert_eq!(world.jobs_len().await, 1);
     let deliveries = world.story(first.job).await.deliveries;
@@ -172,10 +136,7 @@ pub async fn p2_deliveries_of_many_keys_at_once_are_one_event_each(world: World)
         deliveries.spawn(async move { store.accept(event).await.expect("answered") });
     }
     let answers = deliveries.join_all().await;
-    let fresh = answers
-        .iter()
-        .filter(|answer| matches!(answer, Acceptance::Fresh(_)))
-        .count();
+    let fresh = answers.iter().filter(|answer| matches!(answer, Acceptance::Fresh(_))).count();
     assert_eq!((fresh, world.jobs_len().await), (20, 20));
     world.adds_up().await;
 }
@@ -258,26 +219,15 @@ pub async fn a_duplicate_does_not_rule_on_an_unknown_effect(world: World) {
 
 pub async fn an_event_for_several_queues_has_a_job_in_each(world: World) {
     let queues = ["bill", "ship", "tell"];
-    let accepted = world
-        .accepted(NewEvent {
-            queues: queues.map(Into::into).to_vec(),
-            ..event("k")
-        })
-        .await;
+    let accepted = world.accepted(NewEvent { queues: queues.map(Into::into).to_vec(), ..event("k") }).await;
     let jobs = world.jobs_of(accepted.event).await.expect("read");
-    let found: Vec<_> = jobs
-        .iter()
-        .map(|row| (row.id.number() - accepted.event.number(), &*row.queue))
-        .collect();
+    let found: Vec<_> = jobs.iter().map(|row| (row.id.number() - accepted.event.number(), &*row.queue)).collect();
     assert_eq!(found, [(1, "bill"), (2, "ship"), (3, "tell")]);
     assert_eq!(accepted.job, jobs[0].id);
     for (row, queue) in jobs.iter().zip(queues) {
         let claims = world.claims(queue, 10, later(1)).await;
         assert_eq!(claims.len(), 1);
-        assert_eq!(
-            (claims[0].lease.job, &claims[0].payload[..]),
-            (row.id, &b"the payload"[..])
-        );
+        assert_eq!((claims[0].lease.job, &claims[0].payload[..]), (row.id, &b"the payload"[..]));
     }
     world.adds_up().await;
 }
@@ -294,12 +244,7 @@ pub async fn ids_grow_even_when_the_clock_goes_back(world: World) {
 }
 
 pub async fn ids_are_not_given_twice_when_rows_are_gone(world: World) {
-    let stuck = world
-        .accepted(NewEvent {
-            queues: vec!["stuck".into()],
-            ..event("stuck")
-        })
-        .await;
+    let stuck = world.accepted(NewEvent { queues: vec!["stuck".into()], ..event("stuck") }).await;
     let first = world.success(later(0)).await;
     let pruned = world.prunes(later(0) + RETENTION + KEY_TTL).await;
     assert_eq!(pruned.jobs, 1);

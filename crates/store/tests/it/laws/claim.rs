@@ -42,12 +42,7 @@ pub async fn p6_two_claimers_never_share_a_job(world: World) {
         claimers.spawn(async move {
             let mut taken = Vec::new();
             loop {
-                let ask = clinch_store::ClaimAsk {
-                    queue: "work".into(),
-                    most: 3,
-                    now: later(1),
-                    until: later(60),
-                };
+                let ask = clinch_store::ClaimAsk { queue: "work".into(), most: 3, now: later(1), until: later(60) };
                 let claims = store.claim(ask).await.expect("claimed");
                 if claims.is_empty() {
                     return taken;
@@ -82,12 +77,7 @@ pub async fn jobs_come_in_order_of_their_time_and_then_of_acceptance(world: Worl
     // The first one failed: it is due after the others.
     let first = world.take(later(0)).await;
     world.settles(first.lease, failed(later(1), later(2))).await;
-    let order: Vec<_> = world
-        .claims("work", 10, later(3))
-        .await
-        .iter()
-        .map(|claim| claim.lease.job)
-        .collect();
+    let order: Vec<_> = world.claims("work", 10, later(3)).await.iter().map(|claim| claim.lease.job).collect();
     assert_eq!(order, [jobs[1], jobs[2], jobs[3], jobs[0]]);
 }
 
@@ -105,12 +95,7 @@ pub async fn a_claim_takes_no_more_than_asked(world: World) {
 }
 
 pub async fn a_claim_carries_what_was_accepted(world: World) {
-    let accepted = world
-        .accepted(NewEvent {
-            version: VersionId(42),
-            ..event("k")
-        })
-        .await;
+    let accepted = world.accepted(NewEvent { version: VersionId(42), ..event("k") }).await;
     for world in [world.after_a_kill().await, world] {
         let claim = world.take(later(1)).await;
         assert_eq!((claim.lease.job, claim.event), (accepted.job, accepted.event));
@@ -127,20 +112,12 @@ pub async fn a_claim_carries_what_was_accepted(world: World) {
 pub async fn a_claim_carries_its_payload_however_much_waits(world: World) {
     const EACH: usize = 1 << 20;
     for nth in 0..40u8 {
-        world
-            .accepted(NewEvent {
-                payload: Bytes::from(vec![nth; EACH]),
-                ..event(&format!("k{nth}"))
-            })
-            .await;
+        world.accepted(NewEvent { payload: Bytes::from(vec![nth; EACH]), ..event(&format!("k{nth}")) }).await;
     }
     let claims = world.claims("work", 40, later(1)).await;
     assert_eq!(claims.len(), 40);
     for (nth, claim) in (0..40u8).zip(&claims) {
-        assert!(
-            claim.payload.len() == EACH && claim.payload.iter().all(|byte| *byte == nth),
-            "{nth}"
-        );
+        assert!(claim.payload.len() == EACH && claim.payload.iter().all(|byte| *byte == nth), "{nth}");
     }
 }
 
@@ -172,12 +149,7 @@ pub async fn p6_who_lost_the_lease_changes_nothing(world: World) {
     changes_nothing(&world, slow.lease).await;
     // Nor when the job has moved on, whoever has it now.
     let lost = failed(later(101), later(102));
-    assert_eq!(
-        world
-            .concludes(taken[0].lease, "post", EffectState::NotDone, later(101))
-            .await,
-        Held::Held
-    );
+    assert_eq!(world.concludes(taken[0].lease, "post", EffectState::NotDone, later(101)).await, Held::Held);
     world.settles(taken[0].lease, lost).await;
     changes_nothing(&world, slow.lease).await;
     changes_nothing(&world, taken[0].lease).await;
@@ -205,10 +177,7 @@ pub async fn p11_a_renewed_lease_is_kept_and_a_lapsed_one_is_lost(world: World) 
     let renewed = world.renew(&[living], later(500)).await.expect("answered");
     assert_eq!(renewed, [Held::Held]);
     let lapsed = world.lapse(later(100), 10, later(160)).await.expect("lapsed");
-    assert_eq!(
-        lapsed.iter().map(|claim| claim.lease.job).collect::<Vec<_>>(),
-        [dead.job]
-    );
+    assert_eq!(lapsed.iter().map(|claim| claim.lease.job).collect::<Vec<_>>(), [dead.job]);
     let renewed = world.renew(&[living, dead], later(600)).await.expect("answered");
     assert_eq!(renewed, [Held::Held, Held::Lost]);
     world.settles(living, finished(later(101))).await;
@@ -224,10 +193,7 @@ pub async fn p11_a_lapsed_job_goes_to_the_caller_under_a_new_fence(world: World)
     assert_eq!(lapsed[0].lease.job, slow.lease.job);
     assert!(lapsed[0].lease.fence > slow.lease.fence);
     assert_eq!(&lapsed[0].payload[..], b"the payload");
-    assert!(
-        world.claims("work", 1, later(100)).await.is_empty(),
-        "nobody else gets it"
-    );
+    assert!(world.claims("work", 1, later(100)).await.is_empty(), "nobody else gets it");
     assert!(lapse(later(100)).await.is_empty(), "nor is it handed out twice");
     world.settles(lapsed[0].lease, failed(later(101), later(102))).await;
     assert_eq!(world.take(later(102)).await.lease.job, slow.lease.job);
@@ -237,12 +203,7 @@ pub async fn a_waiting_worker_is_woken_by_acceptance(world: World) {
     let store = world.clone();
     let worker = tokio::spawn(async move {
         loop {
-            let ask = clinch_store::ClaimAsk {
-                queue: "work".into(),
-                most: 1,
-                now: later(1),
-                until: later(60),
-            };
+            let ask = clinch_store::ClaimAsk { queue: "work".into(), most: 1, now: later(1), until: later(60) };
             if let Some(claim) = store.claim(ask).await.expect("claimed").pop() {
                 return claim.lease.job;
             }
@@ -258,15 +219,10 @@ pub async fn a_waiting_worker_is_woken_by_a_retry_and_told_when_it_is_due(world:
     world.accepted(event("k")).await;
     let claim = world.take(later(0)).await;
     // The acceptance itself left a call behind; only the retry's counts here.
-    tokio::time::timeout(PATIENCE, world.work("work"))
-        .await
-        .expect("called by the acceptance");
+    tokio::time::timeout(PATIENCE, world.work("work")).await.expect("called by the acceptance");
     let store = world.clone();
     let waiting = tokio::spawn(async move { store.work("work").await });
     world.settles(claim.lease, failed(later(1), later(30))).await;
-    tokio::time::timeout(PATIENCE, waiting)
-        .await
-        .expect("it was woken")
-        .expect("it ended well");
+    tokio::time::timeout(PATIENCE, waiting).await.expect("it was woken").expect("it ended well");
     assert_eq!(world.next_due("work"), Some(later(30)));
 }

@@ -14,24 +14,14 @@ fn long_after() -> Timestamp {
 }
 
 fn short_key(key: &str, ttl: Duration) -> NewEvent {
-    NewEvent {
-        dedup: Some(Dedup {
-            ttl,
-            ..dedup(key, b"the body")
-        }),
-        ..event(key)
-    }
+    NewEvent { dedup: Some(Dedup { ttl, ..dedup(key, b"the body") }), ..event(key) }
 }
 
 pub async fn retention_removes_a_finished_job_after_its_time(world: World) {
     let accepted = world.accepted(short_key("k", A_MOMENT)).await;
     world.finish(later(500)).await;
     let end = later(500) + RETENTION;
-    assert_eq!(
-        world.prunes(end - A_MOMENT).await.jobs,
-        0,
-        "its time counts from its end"
-    );
+    assert_eq!(world.prunes(end - A_MOMENT).await.jobs, 0, "its time counts from its end");
     let pruned = world.prunes(end).await;
     assert_eq!((pruned.jobs, pruned.events), (1, 1));
     assert!(world.job(accepted.job).await.expect("read").is_none());
@@ -85,12 +75,7 @@ pub async fn retention_never_removes_a_job_before_its_key_expires(world: World) 
 }
 
 pub async fn an_event_goes_with_the_last_of_its_jobs(world: World) {
-    let accepted = world
-        .accepted(NewEvent {
-            queues: vec!["work".into(), "slow".into()],
-            ..event("k")
-        })
-        .await;
+    let accepted = world.accepted(NewEvent { queues: vec!["work".into(), "slow".into()], ..event("k") }).await;
     world.finish(later(1)).await;
     let pruned = world.prunes(long_after()).await;
     assert_eq!((pruned.jobs, pruned.events), (1, 0));
@@ -109,10 +94,7 @@ pub async fn pruning_goes_in_bounded_steps(world: World) {
     for _ in 0..25 {
         world.success(later(0)).await;
     }
-    let retention = Retention {
-        default: RETENTION,
-        ..Retention::default()
-    };
+    let retention = Retention { default: RETENTION, ..Retention::default() };
     let mut steps = Vec::new();
     loop {
         let step = world.prune(long_after(), retention.clone(), 10).await.expect("pruned");
@@ -138,13 +120,7 @@ pub async fn p5_what_retention_removed_is_accounted_for(world: World) {
     assert_eq!((report.accepted, report.events), (5, 5));
     let part = |name: &str| report.parts.iter().find(|(part, _)| *part == name).expect("a part").1;
     assert_eq!((part("expired by retention"), part("queued")), (4, 1));
-    assert_eq!(
-        world.prunes(long_after()).await,
-        Pruned {
-            finished: true,
-            ..Pruned::default()
-        }
-    );
+    assert_eq!(world.prunes(long_after()).await, Pruned { finished: true, ..Pruned::default() });
 }
 
 pub async fn a_key_is_free_when_its_event_is_gone(world: World) {
@@ -152,10 +128,7 @@ pub async fn a_key_is_free_when_its_event_is_gone(world: World) {
     world.finish(later(1)).await;
     world.prunes(long_after()).await;
     assert_eq!(world.key(key("k")).await.expect("read"), None);
-    let again = NewEvent {
-        received_at: long_after(),
-        ..event("k")
-    };
+    let again = NewEvent { received_at: long_after(), ..event("k") };
     let second = world.accepted(again.clone()).await;
     assert_ne!(second.event, first.event);
     let world = world.after_a_stop().await;

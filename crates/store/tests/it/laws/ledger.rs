@@ -28,21 +28,14 @@ pub async fn p3_a_kill_after_an_intent_leaves_the_job_to_be_settled_as_lost(worl
     let claim = world.take(later(0)).await;
     world.intends(claim.lease, "post", Idempotency::None, later(1)).await;
     let survivor = world.after_a_kill().await;
-    assert!(
-        survivor.claims("work", 10, later(900)).await.is_empty(),
-        "it is never silently ready"
-    );
+    assert!(survivor.claims("work", 10, later(900)).await.is_empty(), "it is never silently ready");
     let lost = lapsed(&survivor).await;
     assert_eq!(lost.len(), 1);
     assert_eq!(lost[0].lease.job, accepted.job);
     assert_eq!(lost[0].effects[0].state, EffectState::Open);
     assert_eq!(&lost[0].payload[..], b"the payload");
     let end = Settlement {
-        conclusion: Some(Conclusion {
-            name: "post".into(),
-            state: EffectState::Unknown,
-            at: later(1_000),
-        }),
+        conclusion: Some(Conclusion { name: "post".into(), state: EffectState::Unknown, at: later(1_000) }),
         ..buried(later(1_000), Reason::UnknownOutcome)
     };
     survivor.settles(lost[0].lease, end).await;
@@ -84,13 +77,9 @@ pub async fn p3_a_lapsed_job_shows_what_its_worker_had_begun(world: World) {
         assert_eq!(taken[0].lease.job, accepted.job);
         assert_eq!(held == Held::Held, taken[0].effects.len() == 1, "round {nth}");
         if held == Held::Held {
-            world
-                .concludes(taken[0].lease, "post", EffectState::Unknown, over)
-                .await;
+            world.concludes(taken[0].lease, "post", EffectState::Unknown, over).await;
         }
-        world
-            .settles(taken[0].lease, buried(over, Reason::UnknownOutcome))
-            .await;
+        world.settles(taken[0].lease, buried(over, Reason::UnknownOutcome)).await;
     }
     world.adds_up().await;
 }
@@ -100,11 +89,7 @@ pub async fn the_last_conclusion_is_on_disk_with_the_attempt(world: World) {
     let claim = world.take(later(0)).await;
     world.intends(claim.lease, "post", Idempotency::None, later(1)).await;
     let end = Settlement {
-        conclusion: Some(Conclusion {
-            name: "post".into(),
-            state: done(),
-            at: later(2),
-        }),
+        conclusion: Some(Conclusion { name: "post".into(), state: done(), at: later(2) }),
         ..finished(later(2))
     };
     world.settles(claim.lease, end).await;
@@ -126,29 +111,18 @@ pub async fn an_effect_that_is_sent_again_is_one_row_that_counts(world: World) {
     let accepted = world.accepted(event("k")).await;
     for turn in 0..3 {
         let claim = world.take(later(turn * 10)).await;
-        world
-            .intends(claim.lease, "post", Idempotency::Natural, later(turn * 10))
-            .await;
-        world
-            .concludes(claim.lease, "post", EffectState::NotDone, later(turn * 10 + 1))
-            .await;
-        world
-            .settles(claim.lease, failed(later(turn * 10 + 1), later(turn * 10 + 2)))
-            .await;
+        world.intends(claim.lease, "post", Idempotency::Natural, later(turn * 10)).await;
+        world.concludes(claim.lease, "post", EffectState::NotDone, later(turn * 10 + 1)).await;
+        world.settles(claim.lease, failed(later(turn * 10 + 1), later(turn * 10 + 2))).await;
     }
     let effects = world.story(accepted.job).await.effects;
     assert_eq!(effects.len(), 1);
     assert_eq!((effects[0].sends, &effects[0].state), (3, &EffectState::NotDone));
-    assert_eq!(
-        (effects[0].first_intended_at, effects[0].changed_at),
-        (later(0), later(21))
-    );
+    assert_eq!((effects[0].first_intended_at, effects[0].changed_at), (later(0), later(21)));
     // An intent takes back what was known: until the answer it is open again.
     let claim = world.take(later(30)).await;
     assert_eq!(claim.effects, effects);
-    world
-        .intends(claim.lease, "post", Idempotency::Natural, later(30))
-        .await;
+    world.intends(claim.lease, "post", Idempotency::Natural, later(30)).await;
     assert_eq!(world.story(accepted.job).await.effects[0].state, EffectState::Open);
 }
 
@@ -180,9 +154,6 @@ pub async fn every_state_and_class_of_an_effect_reads_back(world: World) {
     }
     let survivor = world.after_a_kill().await;
     let effects = survivor.story(accepted.job).await.effects;
-    let found: Vec<_> = effects
-        .into_iter()
-        .map(|effect| (effect.name, effect.class, effect.state))
-        .collect();
+    let found: Vec<_> = effects.into_iter().map(|effect| (effect.name, effect.class, effect.state)).collect();
     assert_eq!(found, expected);
 }

@@ -10,10 +10,7 @@ use clinch_store::{NewEvent, VersionId};
 use std::time::Duration;
 
 fn all() -> JobFilter {
-    JobFilter {
-        limit: 100,
-        ..JobFilter::default()
-    }
+    JobFilter { limit: 100, ..JobFilter::default() }
 }
 
 async fn list(world: &World, filter: JobFilter) -> Vec<JobId> {
@@ -26,13 +23,7 @@ async fn walk(world: &World, filter: JobFilter) -> Vec<Vec<JobId>> {
     let mut pages: Vec<Vec<JobId>> = Vec::new();
     loop {
         let before = pages.last().and_then(|page| page.last()).copied();
-        let page = world
-            .jobs(JobFilter {
-                before,
-                ..filter.clone()
-            })
-            .await
-            .expect("read");
+        let page = world.jobs(JobFilter { before, ..filter.clone() }).await.expect("read");
         pages.push(page.rows.iter().map(|row| row.id).collect());
         if !page.more {
             return pages;
@@ -42,10 +33,7 @@ async fn walk(world: &World, filter: JobFilter) -> Vec<Vec<JobId>> {
 }
 
 fn of_flow(flow: &str, key: &str) -> NewEvent {
-    NewEvent {
-        flow: flow.into(),
-        ..event(key)
-    }
+    NewEvent { flow: flow.into(), ..event(key) }
 }
 
 /// One job in every state, in the order of `Word::ALL`.
@@ -53,9 +41,7 @@ async fn one_of_each(world: &World) -> Vec<(Word, JobId)> {
     let noop = world.accepted(event("noop")).await;
     let claim = world.take(later(0)).await;
     let (at, ending) = (later(1), Ending::Noop);
-    world
-        .settles(claim.lease, settlement(at, "noop", Change::Finished { at, ending }))
-        .await;
+    world.settles(claim.lease, settlement(at, "noop", Change::Finished { at, ending })).await;
     let dead = world.dead("dead", later(0), Reason::AuthFailed).await;
     let success = world.success(later(0)).await;
     let retrying = world.accepted(event("retrying")).await;
@@ -87,10 +73,7 @@ pub async fn a_list_is_filtered_by_state(world: World) {
     let jobs = one_of_each(&world).await;
     assert_eq!(jobs.len(), Word::ALL.len());
     for (word, job) in jobs {
-        let filter = JobFilter {
-            word: Some(word),
-            ..all()
-        };
+        let filter = JobFilter { word: Some(word), ..all() };
         let page = world.jobs(filter).await.expect("read");
         let found: Vec<_> = page.rows.iter().map(|row| (row.id, row.word)).collect();
         assert_eq!((found, page.more), (vec![(job, word)], false));
@@ -101,36 +84,19 @@ pub async fn a_list_is_filtered_by_flow_queue_and_reason(world: World) {
     let orders = world.dead("a", later(0), Reason::AuthFailed).await.job;
     let other_reason = world.dead("b", later(0), Reason::Timeout).await.job;
     let bills = world.accepted(of_flow("bills", "c")).await.job;
-    let elsewhere = NewEvent {
-        queues: vec!["elsewhere".into()],
-        ..of_flow("bills", "d")
-    };
+    let elsewhere = NewEvent { queues: vec!["elsewhere".into()], ..of_flow("bills", "d") };
     let elsewhere = world.accepted(elsewhere).await.job;
-    let flow = |flow: &str| JobFilter {
-        flow: Some(flow.into()),
-        ..all()
-    };
+    let flow = |flow: &str| JobFilter { flow: Some(flow.into()), ..all() };
     assert_eq!(list(&world, flow("orders")).await, [other_reason, orders]);
     assert_eq!(list(&world, flow("bills")).await, [elsewhere, bills]);
     assert_eq!(list(&world, flow("nobody's")).await, []);
-    let queue = JobFilter {
-        queue: Some("elsewhere".into()),
-        ..all()
-    };
+    let queue = JobFilter { queue: Some("elsewhere".into()), ..all() };
     assert_eq!(list(&world, queue).await, [elsewhere]);
     for word in [None, Some(Word::Dead)] {
-        let filter = JobFilter {
-            word,
-            reason: Some(Reason::AuthFailed),
-            ..all()
-        };
+        let filter = JobFilter { word, reason: Some(Reason::AuthFailed), ..all() };
         assert_eq!(list(&world, filter).await, [orders]);
     }
-    let both = JobFilter {
-        word: Some(Word::Queued),
-        queue: Some("work".into()),
-        ..flow("bills")
-    };
+    let both = JobFilter { word: Some(Word::Queued), queue: Some("work".into()), ..flow("bills") };
     assert_eq!(list(&world, both).await, [bills]);
 }
 
@@ -160,11 +126,7 @@ pub async fn pages_of_dead_letters_show_every_one_once_in_whatever_order_they_di
     }
     let mut jobs: Vec<_> = claims.iter().map(|claim| claim.lease.job).collect();
     jobs.reverse();
-    let filter = JobFilter {
-        word: Some(Word::Dead),
-        limit: 2,
-        ..all()
-    };
+    let filter = JobFilter { word: Some(Word::Dead), limit: 2, ..all() };
     assert_eq!(walk(&world, filter).await.concat(), jobs);
 }
 
@@ -186,11 +148,7 @@ pub async fn a_page_is_not_cut_short_by_jobs_that_run(world: World) {
         world.settles(claim.lease, failed(later(1), later(2))).await;
     }
     for (word, among) in [(Word::Queued, 0..4), (Word::Retrying, 4..8), (Word::Running, 8..12)] {
-        let filter = JobFilter {
-            word: Some(word),
-            limit: 3,
-            ..all()
-        };
+        let filter = JobFilter { word: Some(word), limit: 3, ..all() };
         let pages = walk(&world, filter).await;
         let mut expected = jobs[among].to_vec();
         expected.reverse();
@@ -212,21 +170,14 @@ pub async fn dead_letters_are_grouped_by_flow_and_reason(world: World) {
     assert_eq!((groups[0].first_at, groups[0].last_at), (later(1), later(5)));
     assert_eq!(groups[0].example, newest.job);
     found.sort_unstable();
-    let rest = [
-        ("bills", Reason::AuthFailed, 1),
-        ("orders", Reason::AuthFailed, 2),
-        ("orders", Reason::Timeout, 1),
-    ];
+    let rest = [("bills", Reason::AuthFailed, 1), ("orders", Reason::AuthFailed, 2), ("orders", Reason::Timeout, 1)];
     assert_eq!(found, rest);
 }
 
 pub async fn latencies_are_those_of_the_window(world: World) {
     // Received at 0, 100 and 200; each waits a while and runs for a second.
     let run = async |key: &str, received: u64, ended: u64| {
-        let event = NewEvent {
-            received_at: later(received),
-            ..event(key)
-        };
+        let event = NewEvent { received_at: later(received), ..event(key) };
         world.accepted(event).await;
         world.finish(later(ended)).await;
     };
@@ -253,13 +204,7 @@ pub async fn a_key_leads_to_its_event(world: World) {
 }
 
 pub async fn the_story_of_a_job_tells_everything(world: World) {
-    let accepted = world
-        .accepted(NewEvent {
-            status: 200,
-            version: VersionId(3),
-            ..event("k")
-        })
-        .await;
+    let accepted = world.accepted(NewEvent { status: 200, version: VersionId(3), ..event("k") }).await;
     world.duplicate(event("k")).await;
     let claim = world.take(later(1)).await;
     world.settles(claim.lease, failed(later(2), later(9))).await;
@@ -267,10 +212,7 @@ pub async fn the_story_of_a_job_tells_everything(world: World) {
     let row = &story.row;
     assert_eq!((row.id, row.event), (accepted.job, accepted.event));
     assert_eq!((&*row.flow, &*row.queue, row.version), ("orders", "work", VersionId(3)));
-    assert_eq!(
-        (row.word, row.received_at, row.run_at),
-        (Word::Retrying, later(0), Some(later(9)))
-    );
+    assert_eq!((row.word, row.received_at, row.run_at), (Word::Retrying, later(0), Some(later(9))));
     assert_eq!((story.answer_status, story.key_until), (200, Some(later(0) + KEY_TTL)));
     assert_eq!((story.attempts.len(), story.deliveries.len()), (1, 1));
     assert_eq!(story.attempts[0].reason, Some(Reason::TargetDown));
@@ -312,10 +254,7 @@ pub async fn counts_are_the_same_after_a_stop(world: World) {
 
 pub async fn versions_of_unfinished_jobs_are_known(world: World) {
     for (key, version) in [("a", 1), ("b", 2), ("c", 3), ("d", 3)] {
-        let event = NewEvent {
-            version: VersionId(version),
-            ..event(key)
-        };
+        let event = NewEvent { version: VersionId(version), ..event(key) };
         world.accepted(event).await;
     }
     world.finish(later(1)).await;

@@ -17,17 +17,12 @@ async fn half_done(world: &World) -> clinch_store::Accepted {
         world.intends(claim.lease, step, Idempotency::None, later(1)).await;
         world.concludes(claim.lease, step, state, later(2)).await;
     }
-    world
-        .settles(claim.lease, buried(later(3), Reason::RejectedByTarget))
-        .await;
+    world.settles(claim.lease, buried(later(3), Reason::RejectedByTarget)).await;
     accepted
 }
 
 async fn rules(world: &World, job: JobId, ruling: UnknownRuling) -> Revived {
-    let ask = ReviveAsk {
-        unknown: Some(ruling),
-        ..replay(job, later(10))
-    };
+    let ask = ReviveAsk { unknown: Some(ruling), ..replay(job, later(10)) };
     world.revive(ask).await.expect("answered")
 }
 
@@ -58,11 +53,7 @@ pub async fn p8_a_replay_has_its_attempts_before_it_again(world: World) {
     world.settles(claim.lease, finished(later(11))).await;
     let story = world.story(dead.job).await;
     let numbers: Vec<_> = story.attempts.iter().map(|attempt| attempt.no).collect();
-    assert_eq!(
-        (story.row.word, numbers),
-        (Word::Success, vec![1, 2]),
-        "no attempt is forgotten"
-    );
+    assert_eq!((story.row.word, numbers), (Word::Success, vec![1, 2]), "no attempt is forgotten");
     world.adds_up().await;
 }
 
@@ -128,10 +119,7 @@ pub async fn p8_skip_takes_an_unknown_effect_as_done(world: World) {
     let dead = world.unknown("k", Idempotency::None).await;
     assert_eq!(rules(&world, dead.job, UnknownRuling::Skip).await, FIRST_REPLAY);
     let claim = world.take(later(10)).await;
-    let no_answer = Receipt {
-        status: 0,
-        body: bytes::Bytes::new(),
-    };
+    let no_answer = Receipt { status: 0, body: bytes::Bytes::new() };
     assert_eq!(claim.effects[0].state, EffectState::Done(no_answer));
     assert!(world.story(dead.job).await.audit[0].detail.contains("taken as done"));
     world.settles(claim.lease, finished(later(11))).await;
@@ -142,19 +130,12 @@ pub async fn p8_an_unknown_effect_that_may_be_sent_again_asks_nobody(world: Worl
     let dead = world.unknown("k", Idempotency::Header).await;
     assert_eq!(world.revives(dead.job, later(10)).await, FIRST_REPLAY);
     let claim = world.take(later(10)).await;
-    assert_eq!(
-        claim.effects[0].state,
-        EffectState::Unknown,
-        "and it is not made to look certain"
-    );
+    assert_eq!(claim.effects[0].state, EffectState::Unknown, "and it is not made to look certain");
 }
 
 pub async fn p12_a_replay_runs_on_another_version_when_asked_to(world: World) {
     let dead = world.dead("k", later(0), Reason::ConfigError).await;
-    let ask = ReviveAsk {
-        version: Some(VersionId(9)),
-        ..replay(dead.job, later(10))
-    };
+    let ask = ReviveAsk { version: Some(VersionId(9)), ..replay(dead.job, later(10)) };
     world.revive(ask).await.expect("answered");
     let world = world.after_a_stop().await;
     assert_eq!(world.take(later(10)).await.version, VersionId(9));
@@ -171,10 +152,7 @@ pub async fn only_a_dead_letter_is_revived(world: World) {
     world.settles(claim.lease, failed(later(1), later(2))).await;
     refused(Word::Retrying).await;
     let claim = world.take(later(2)).await;
-    assert!(matches!(
-        world.revives(accepted.job, later(10)).await,
-        Revived::NotDead { .. }
-    ));
+    assert!(matches!(world.revives(accepted.job, later(10)).await, Revived::NotDead { .. }));
     world.settles(claim.lease, finished(later(3))).await;
     refused(Word::Success).await;
     assert!(world.story(accepted.job).await.audit.is_empty());
@@ -185,12 +163,7 @@ pub async fn only_a_dead_letter_is_revived(world: World) {
 
 pub async fn a_revived_job_survives_a_stop_however_old_it_is(world: World) {
     let dead = world.dead("k", later(0), Reason::TargetDown).await;
-    let young = world
-        .accepted(NewEvent {
-            received_at: later(5_000),
-            ..event("young")
-        })
-        .await;
+    let young = world.accepted(NewEvent { received_at: later(5_000), ..event("young") }).await;
     // What is behind the oldest unfinished job is not looked at when the store starts.
     world.prunes(later(5_000)).await;
     world.revives(dead.job, later(5_001)).await;

@@ -17,10 +17,7 @@ pub async fn an_attempt_and_what_follows_from_it_are_one_change(world: World) {
     let attempt = &after.attempts[0];
     assert_eq!((attempt.no, &*attempt.outcome), (1, "success"));
     assert_eq!((attempt.started_at, attempt.ended_at), (later(5), later(6)));
-    assert!(
-        world.claims("work", 1, later(1_000)).await.is_empty(),
-        "it never runs again"
-    );
+    assert!(world.claims("work", 1, later(1_000)).await.is_empty(), "it never runs again");
     world.adds_up().await;
 }
 
@@ -42,9 +39,7 @@ pub async fn p4_a_retried_job_is_due_later_and_has_failed_once_more(world: World
         let now = later(u64::from(turn) * 100);
         let claim = world.take(now).await;
         assert_eq!((claim.failures, claim.attempts), (turn - 1, turn - 1));
-        world
-            .settles(claim.lease, failed(now, later(u64::from(turn) * 100 + 50)))
-            .await;
+        world.settles(claim.lease, failed(now, later(u64::from(turn) * 100 + 50))).await;
         world.adds_up().await;
         world = world.after_a_kill().await;
         let row = world.story(accepted.job).await.row;
@@ -77,10 +72,8 @@ pub async fn a_buried_job_says_why_and_how_often_it_was_tried(world: World) {
 pub async fn p4_a_job_that_was_handed_back_is_charged_nothing(world: World) {
     let accepted = world.accepted(event("k")).await;
     let claim = world.take(later(0)).await;
-    let end = Settlement {
-        charged: false,
-        ..settlement(later(1), "interrupted", Change::HandedBack { run_at: later(1) })
-    };
+    let end =
+        Settlement { charged: false, ..settlement(later(1), "interrupted", Change::HandedBack { run_at: later(1) }) };
     world.settles(claim.lease, end).await;
     for world in [world.after_a_kill().await, world] {
         let story = world.story(accepted.job).await;
@@ -94,10 +87,7 @@ pub async fn p4_a_job_that_was_handed_back_is_charged_nothing(world: World) {
 pub async fn a_job_that_had_nothing_to_do_is_a_noop(world: World) {
     let accepted = world.accepted(event("k")).await;
     let claim = world.take(later(0)).await;
-    let change = Change::Finished {
-        at: later(1),
-        ending: Ending::Noop,
-    };
+    let change = Change::Finished { at: later(1), ending: Ending::Noop };
     world.settles(claim.lease, settlement(later(1), "noop", change)).await;
     assert_eq!(world.story(accepted.job).await.row.word, Word::Noop);
     world.adds_up().await;
@@ -119,12 +109,7 @@ pub async fn a_lease_settles_once(world: World) {
 }
 
 pub async fn p5_jobs_of_one_event_end_each_on_their_own(world: World) {
-    let accepted = world
-        .accepted(NewEvent {
-            queues: vec!["work".into(), "other".into()],
-            ..event("k")
-        })
-        .await;
+    let accepted = world.accepted(NewEvent { queues: vec!["work".into(), "other".into()], ..event("k") }).await;
     world.finish(later(1)).await;
     let words = async |world: &World| -> Vec<Word> {
         let jobs = world.jobs_of(accepted.event).await.expect("read");
@@ -139,10 +124,7 @@ pub async fn p5_jobs_of_one_event_end_each_on_their_own(world: World) {
 
 pub async fn p12_a_job_keeps_the_version_it_was_accepted_with(world: World) {
     let old = world.activate([1; 32], "old".into(), later(0)).await.expect("known");
-    let event = NewEvent {
-        version: old,
-        ..event("k")
-    };
+    let event = NewEvent { version: old, ..event("k") };
     world.accepted(event).await;
     let new = world.activate([2; 32], "new".into(), later(1)).await.expect("known");
     assert!(new > old && old > VersionId(0));

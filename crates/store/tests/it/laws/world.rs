@@ -103,12 +103,7 @@ impl World {
     }
 
     pub async fn claims(&self, queue: &str, most: usize, now: Timestamp) -> Vec<Claim> {
-        let ask = ClaimAsk {
-            queue: queue.into(),
-            most,
-            now,
-            until: now + LEASE,
-        };
+        let ask = ClaimAsk { queue: queue.into(), most, now, until: now + LEASE };
         self.claim(ask).await.expect("claimed")
     }
 
@@ -124,27 +119,18 @@ impl World {
 
     /// How many jobs there are, in whatever state.
     pub async fn jobs_len(&self) -> usize {
-        let filter = JobFilter {
-            limit: 1_000,
-            ..JobFilter::default()
-        };
+        let filter = JobFilter { limit: 1_000, ..JobFilter::default() };
         self.jobs(filter).await.expect("read").rows.len()
     }
 
     pub async fn intends(&self, lease: LeaseRef, step: &str, class: Idempotency, at: Timestamp) -> Held {
-        let effect = NewEffect {
-            name: step.into(),
-            class,
-            at,
-        };
+        let effect = NewEffect { name: step.into(), class, at };
         self.intend(lease, effect).await.expect("answered")
     }
 
     pub async fn concludes(&self, lease: LeaseRef, step: &str, state: EffectState, at: Timestamp) -> Held {
         let name = step.into();
-        self.conclude(lease, Conclusion { name, state, at })
-            .await
-            .expect("answered")
+        self.conclude(lease, Conclusion { name, state, at }).await.expect("answered")
     }
 
     pub async fn settles(&self, lease: LeaseRef, end: Settlement) {
@@ -153,13 +139,7 @@ impl World {
 
     /// Accepts one event without a key, and brings its job to a good end.
     pub async fn success(&self, at: Timestamp) -> Accepted {
-        let accepted = self
-            .accepted(NewEvent {
-                received_at: at,
-                dedup: None,
-                ..event("success")
-            })
-            .await;
+        let accepted = self.accepted(NewEvent { received_at: at, dedup: None, ..event("success") }).await;
         self.finish(at).await;
         accepted
     }
@@ -172,10 +152,7 @@ impl World {
 
     /// Accepts an event under this key and lets it become a dead letter.
     pub async fn dead(&self, key: &str, at: Timestamp, reason: Reason) -> Accepted {
-        let event = NewEvent {
-            received_at: at,
-            ..event(key)
-        };
+        let event = NewEvent { received_at: at, ..event(key) };
         let accepted = self.accepted(event).await;
         self.bury(at, reason).await;
         accepted
@@ -192,11 +169,7 @@ impl World {
         let claim = self.take(later(1)).await;
         self.intends(claim.lease, "post", class, later(1)).await;
         let end = Settlement {
-            conclusion: Some(Conclusion {
-                name: "post".into(),
-                state: EffectState::Unknown,
-                at: later(2),
-            }),
+            conclusion: Some(Conclusion { name: "post".into(), state: EffectState::Unknown, at: later(2) }),
             ..buried(later(2), Reason::UnknownOutcome)
         };
         self.settles(claim.lease, end).await;
@@ -208,10 +181,7 @@ impl World {
     }
 
     pub async fn prunes(&self, now: Timestamp) -> Pruned {
-        let retention = Retention {
-            default: RETENTION,
-            ..Retention::default()
-        };
+        let retention = Retention { default: RETENTION, ..Retention::default() };
         self.prune(now, retention, 1_000).await.expect("pruned")
     }
 }
@@ -279,19 +249,9 @@ pub fn buried(at: Timestamp, reason: Reason) -> Settlement {
 }
 
 pub fn replay(job: JobId, at: Timestamp) -> ReviveAsk {
-    ReviveAsk {
-        job,
-        actor: "alice".into(),
-        reason: "the target is back".into(),
-        at,
-        version: None,
-        unknown: None,
-    }
+    ReviveAsk { job, actor: "alice".into(), reason: "the target is back".into(), at, version: None, unknown: None }
 }
 
 pub fn done() -> EffectState {
-    EffectState::Done(Receipt {
-        status: 201,
-        body: Bytes::from_static(b"{\"id\":7}"),
-    })
+    EffectState::Done(Receipt { status: 201, body: Bytes::from_static(b"{\"id\":7}") })
 }
