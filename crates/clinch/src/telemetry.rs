@@ -14,21 +14,60 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// A label's value: a name of the workspace, or a word of a fixed list.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Label(std::sync::Arc<str>);
+/// A label's value: a name of the workspace, or a word of a fixed list. Made for every job, hence without copying.
+#[derive(Clone, Debug)]
+pub enum Label {
+    Word(&'static str),
+    Name(Arc<str>),
+}
 
-impl<T: AsRef<str>> From<T> for Label {
-    fn from(text: T) -> Self {
-        Label(text.as_ref().into())
+impl Label {
+    fn as_str(&self) -> &str {
+        match self {
+            Label::Word(word) => word,
+            Label::Name(name) => name,
+        }
+    }
+}
+
+impl PartialEq for Label {
+    fn eq(&self, other: &Label) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Label {}
+
+impl std::hash::Hash for Label {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl From<&'static str> for Label {
+    fn from(word: &'static str) -> Self {
+        Label::Word(word)
+    }
+}
+
+impl From<&Arc<str>> for Label {
+    fn from(name: &Arc<str>) -> Self {
+        Label::Name(name.clone())
+    }
+}
+
+impl From<&String> for Label {
+    fn from(name: &String) -> Self {
+        Label::Name(Arc::from(name.as_str()))
     }
 }
 
 impl prometheus_client::encoding::EncodeLabelValue for Label {
     fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
-        encoder.write_str(&self.0)
+        encoder.write_str(self.as_str())
     }
 }
 
@@ -156,7 +195,7 @@ impl Metrics {
         let build: Family<Build, Gauge> = register!("build_info", "This build", Family::default());
         build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION").into() }).set(1);
         let config: Family<Config, Gauge> = register!("config_info", "The live workspace", Family::default());
-        config.get_or_create(&Config { version: version.into() }).set(1);
+        config.get_or_create(&Config { version: (&version.to_string()).into() }).set(1);
         let metrics = Metrics {
             intake_requests: register!("intake_requests", "Requests by how they ended", Family::default()),
             intake_seconds: register!(
@@ -255,10 +294,10 @@ impl Metrics {
     }
 
     /// Logs and counts what became of a job when an attempt of it ended.
-    pub fn report(&self, claim: &Claim, step: &str, change: Change, failure: Option<&Failure>, now: Timestamp) {
+    pub fn report(&self, claim: &Claim, step: &Label, change: Change, failure: Option<&Failure>, now: Timestamp) {
         let (job, flow) = (claim.lease.job, Label::from(&claim.flow));
         let error = failure.map_or("", |failure| failure.error.as_str());
-        let ended = |outcome: &str| {
+        let ended = |outcome: &'static str| {
             let labels = ByFlowOutcome { flow: flow.clone(), outcome: outcome.into() };
             self.finished.get_or_create(&labels).inc();
             self.end_to_end_seconds.get_or_create(&labels).observe(now.since(claim.received_at).as_secs_f64());
@@ -278,7 +317,7 @@ impl Metrics {
             }
             Change::Retried { run_at } => {
                 let reason = failure.map_or(Reason::Internal, |failure| failure.reason).word().into();
-                self.retries.get_or_create(&ByFlowStepReason { flow, step: step.into(), reason }).inc();
+                self.retries.get_or_create(&ByFlowStepReason { flow, step: step.clone(), reason }).inc();
                 tracing::info!(job.id = %job, attempt.no = claim.attempts + 1, "{job} failed and is tried again at {run_at}: {error}");
             }
             Change::Buried { reason, .. } => {

@@ -3,6 +3,7 @@
 use crate::effect::Idempotency;
 use crate::expr::{Expr, Template};
 use crate::retry::RetryPolicy;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub const CONCURRENCY_DEFAULT: usize = 16;
@@ -31,7 +32,7 @@ pub enum Trigger {
 
 #[derive(Clone, Debug)]
 pub struct Step {
-    pub name: String,
+    pub name: Arc<str>,
     /// Runs only when this is true; without it, always.
     pub when: Option<Expr>,
     pub action: Action,

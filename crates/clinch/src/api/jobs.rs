@@ -6,7 +6,6 @@ use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobSh
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
 use super::{preview, shapes};
 use crate::house::House;
-use crate::telemetry::ByFlowHow;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -74,7 +73,6 @@ pub async fn replay(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Replayed>, Problem> {
     let ask = read_ask(body)?;
-    let story = find(&house, id).await?;
     let revived = house
         .store
         .revive(ReviveAsk {
@@ -102,8 +100,6 @@ pub async fn replay(
     match revived {
         Revived::Revived { replays } => {
             tracing::info!(job.id = %id, "job {id} is replayed (replay {replays})");
-            let labels = ByFlowHow { flow: (&story.row.flow).into(), how: "replayed".into() };
-            house.metrics.dead_left.get_or_create(&labels).inc();
             Ok(Json(told(true, Word::Queued, replays)))
         }
         Revived::NotDead { state } => {

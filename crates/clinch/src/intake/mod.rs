@@ -97,7 +97,7 @@ impl Intake {
             job_keys,
             headers: body::kept_headers(&head.headers),
         };
-        door.metrics.body(body.len());
+        let body_bytes = body.len();
         let event = NewEvent {
             flow: door.flow.clone(),
             version: self.house.versions.live,
@@ -107,7 +107,11 @@ impl Intake {
             payload: Payload { about, body }.encode(),
             queues: door.queues.clone(),
         };
-        self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))
+        let acceptance = self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))?;
+        if matches!(acceptance, Acceptance::Fresh(_)) {
+            door.metrics.body(body_bytes);
+        }
+        Ok(acceptance)
     }
 
     fn key(&self, door: &Door, delivery: &body::Delivery<'_>) -> Result<Option<String>, Answer> {

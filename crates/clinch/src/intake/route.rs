@@ -92,7 +92,7 @@ pub struct DoorMetrics {
 impl DoorMetrics {
     fn of(house: &House, flow: &str) -> DoorMetrics {
         let metrics = &house.metrics;
-        let source = Label::from(flow);
+        let source = Label::from(&flow.to_string());
         let by_source = BySource { source: source.clone() };
         let outcome = |outcome: IntakeOutcome| {
             let labels = BySourceOutcome { source: source.clone(), outcome: outcome.word().into() };

@@ -1,7 +1,7 @@
 //! Takes jobs back from workers that are gone, and settles them as lost.
 
 use crate::house::House;
-use crate::telemetry::ByFlow;
+use crate::telemetry::{ByFlow, Label};
 use clinch_core::attempt::{Outcome, Past, verdict};
 use clinch_core::effect::EffectState;
 use clinch_core::retry::RetryPolicy;
@@ -58,8 +58,8 @@ async fn settle(house: &House, claim: &Claim) -> clinch_store::Result<()> {
     let started_at = open.map_or(now, |effect| effect.changed_at);
     let settlement = Settlement::of(&outcome, change, started_at, now, conclusion);
     if house.store.settle(claim.lease, settlement).await? == Held::Held {
-        let step = open.map_or("", |effect| effect.name.as_str());
-        house.metrics.report(claim, step, change, outcome.failure().as_ref(), now);
+        let step = open.map_or(Label::from(""), |effect| (&effect.name).into());
+        house.metrics.report(claim, &step, change, outcome.failure().as_ref(), now);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! One attempt of one job: run its steps in order, skip what is done, settle.
 
-use super::scope;
+use super::scope::Scope;
 use super::steps;
 use crate::effects::Gate;
 use crate::house::House;
@@ -8,12 +8,13 @@ use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
 use clinch_core::attempt::{Failure, Outcome, Past, verdict};
 use clinch_core::config::Workspace;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Leave, leave};
+use clinch_core::effect::{EffectState, Leave, Receipt, leave};
+use clinch_core::expr::BadExpr;
 use clinch_core::job::Ending;
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::{Action, Worker};
+use clinch_core::worker::{Action, Step, Worker};
 use clinch_store::{Claim, Conclusion, Held, Settlement};
 use std::sync::Arc;
 
@@ -21,14 +22,32 @@ use std::sync::Arc;
 struct End {
     outcome: Outcome,
     /// The step in which it ended, for the metrics.
-    step: String,
+    step: Label,
     conclusion: Option<Conclusion>,
 }
 
 impl End {
-    fn of(outcome: Outcome, step: &str) -> End {
+    fn of(outcome: Outcome, step: impl Into<Label>) -> End {
         End { outcome, step: step.into(), conclusion: None }
     }
+
+    fn refused(reason: Reason, error: String, step: impl Into<Label>) -> End {
+        End::of(Outcome::Refused(Failure::new(reason, error)), step)
+    }
+}
+
+/// What a step came to.
+enum StepEnd {
+    /// Its condition was false.
+    LeftOut,
+    /// An earlier attempt did it.
+    DoneBefore(Receipt),
+    /// It was done now; the conclusion is still to be written.
+    Done(Receipt, Conclusion),
+    /// The attempt ends here.
+    Over(End),
+    /// Somebody else has the job now.
+    TakenOver,
 }
 
 /// Runs the job that was claimed and settles it, unless somebody else took it over in the meantime.
@@ -52,7 +71,7 @@ pub async fn run(house: &House, gate: &Gate, claim: Claim) {
         _ => {
             let why =
                 format!("the workspace that {} was accepted with has no worker for `{}`", claim.lease.job, claim.queue);
-            Ok(Some(End::of(Outcome::Refused(Failure::new(Reason::ConfigError, why)), "")))
+            Ok(Some(End::refused(Reason::ConfigError, why, "")))
         }
     };
     match end {
@@ -74,85 +93,87 @@ async fn steps_of(
 ) -> clinch_store::Result<Option<End>> {
     let payload = match Payload::decode(&claim.payload) {
         Ok(payload) => payload,
-        Err(error) => {
-            return Ok(Some(End::of(Outcome::Refused(Failure::new(Reason::Internal, error.to_string())), "")));
-        }
+        Err(error) => return Ok(Some(End::refused(Reason::Internal, error.to_string(), ""))),
     };
-    let mut scope = scope::Scope::new(house, claim, &payload, workspace);
-    let mut performed = false;
+    let mut scope = Scope::new(house, claim, &payload, workspace);
+    let mut ending = Ending::Noop;
     for (at, step) in worker.steps.iter().enumerate() {
         if house.stop.is_cancelled() {
             return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
         }
-        let wanted = match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
-            None => true,
-            Some(Ok(wanted)) => wanted,
-            Some(Err(error)) => return Ok(Some(missing(&step.name, &error.to_string()))),
-        };
-        if !wanted {
-            continue;
-        }
-        let Action::Http(action) = &step.action else {
-            let why = format!("step `{}` is of a kind that this version cannot run", step.name);
-            return Ok(Some(End::of(Outcome::Refused(Failure::new(Reason::ConfigError, why)), &step.name)));
-        };
-        let past = claim.effects.iter().find(|effect| effect.name == step.name);
-        match leave(past, action.idempotency) {
-            Leave::Skip(receipt) => {
-                house
-                    .metrics
-                    .short_circuits
-                    .get_or_create(&ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() })
-                    .inc();
+        match run_step(house, gate, claim, step, &payload, &mut scope).await? {
+            StepEnd::LeftOut => continue,
+            StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
+            StepEnd::Done(_, conclusion) if at + 1 == worker.steps.len() => {
+                // The last result and the end of the job are one change.
+                let outcome = Outcome::Succeeded(Ending::Success);
+                return Ok(Some(End { outcome, step: (&step.name).into(), conclusion: Some(conclusion) }));
+            }
+            StepEnd::Done(receipt, conclusion) => {
+                if house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost {
+                    return Ok(None);
+                }
+                crate::crash::point("after_conclude");
                 scope.add_output(&step.name, &receipt);
-                performed = true;
-                continue;
             }
-            Leave::Ask => return Ok(Some(ask(house, &step.name))),
-            Leave::Send => {}
+            StepEnd::Over(end) => return Ok(Some(end)),
+            StepEnd::TakenOver => return Ok(None),
         }
-        let call = match steps::http::plan(action, &step.name, claim, &payload, &mut scope) {
-            Ok(call) => call,
-            Err(error) => return Ok(Some(missing(&step.name, &error.to_string()))),
-        };
-        let began = house.clock.now();
-        let name: Arc<str> = Arc::from(step.name.as_str());
-        let Some(passed) = gate.pass(claim.lease, &name, action.idempotency, call).await? else {
-            return Ok(None);
-        };
-        count_step(house, claim, &step.name, &passed.conclusion.state, began);
-        let receipt = match passed.result {
-            Ok(receipt) => receipt,
-            Err(outcome) => {
-                return Ok(Some(End { outcome, step: step.name.clone(), conclusion: Some(passed.conclusion) }));
-            }
-        };
-        performed = true;
-        if at + 1 == worker.steps.len() {
-            // The last result and the end of the job are one change.
-            let outcome = Outcome::Succeeded(Ending::Success);
-            return Ok(Some(End { outcome, step: step.name.clone(), conclusion: Some(passed.conclusion) }));
-        }
-        if house.insist(|| house.store.conclude(claim.lease, passed.conclusion.clone())).await? == Held::Lost {
-            return Ok(None);
-        }
-        crate::crash::point("after_conclude");
-        scope.add_output(&step.name, &receipt);
+        ending = Ending::Success;
     }
-    let ending = if performed { Ending::Success } else { Ending::Noop };
     Ok(Some(End::of(Outcome::Succeeded(ending), "")))
 }
 
-fn missing(step: &str, error: &str) -> End {
-    End::of(Outcome::Refused(Failure::new(Reason::MissingData, format!("step `{step}`: {error}"))), step)
+async fn run_step(
+    house: &House,
+    gate: &Gate,
+    claim: &Claim,
+    step: &Step,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<StepEnd> {
+    let name = &step.name;
+    let missing =
+        |error: BadExpr| StepEnd::Over(End::refused(Reason::MissingData, format!("step `{name}`: {error}"), name));
+    match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
+        None | Some(Ok(true)) => {}
+        Some(Ok(false)) => return Ok(StepEnd::LeftOut),
+        Some(Err(error)) => return Ok(missing(error)),
+    }
+    let Action::Http(action) = &step.action else {
+        let why = format!("step `{name}` is of a kind that this version cannot run");
+        return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
+    };
+    let past = claim.effects.iter().find(|effect| *effect.name == **name);
+    match leave(past, action.idempotency) {
+        Leave::Send => {}
+        Leave::Ask => return Ok(StepEnd::Over(ask(house, name))),
+        Leave::Skip(receipt) => {
+            let layer = ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() };
+            house.metrics.short_circuits.get_or_create(&layer).inc();
+            return Ok(StepEnd::DoneBefore(receipt));
+        }
+    }
+    let call = match steps::http::plan(action, name, claim, payload, scope) {
+        Ok(call) => call,
+        Err(error) => return Ok(missing(error)),
+    };
+    let began = house.clock.now();
+    let Some(passed) = gate.pass(claim.lease, name, action.idempotency, call).await? else {
+        return Ok(StepEnd::TakenOver);
+    };
+    count_step(house, claim, name, &passed.conclusion.state, began);
+    Ok(match passed.result {
+        Ok(receipt) => StepEnd::Done(receipt, passed.conclusion),
+        Err(outcome) => StepEnd::Over(End { outcome, step: name.into(), conclusion: Some(passed.conclusion) }),
+    })
 }
 
-fn ask(house: &House, step: &str) -> End {
+fn ask(house: &House, step: &Arc<str>) -> End {
     let why =
         format!("step `{step}` was sent before and its outcome is unknown; a person must say whether to send it again");
-    let unknown = Conclusion { name: Arc::from(step), state: EffectState::Unknown, at: house.clock.now() };
-    let outcome = Outcome::Refused(Failure::new(Reason::UnknownOutcome, why));
-    End { outcome, step: step.into(), conclusion: Some(unknown) }
+    let unknown = Conclusion { name: step.clone(), state: EffectState::Unknown, at: house.clock.now() };
+    End { conclusion: Some(unknown), ..End::refused(Reason::UnknownOutcome, why, step) }
 }
 
 async fn settle(house: &House, claim: &Claim, started_at: Timestamp, end: End, retry: Option<&RetryPolicy>) {
@@ -170,7 +191,7 @@ async fn settle(house: &House, claim: &Claim, started_at: Timestamp, end: End, r
     }
 }
 
-fn count_step(house: &House, claim: &Claim, step: &str, state: &EffectState, began: Timestamp) {
+fn count_step(house: &House, claim: &Claim, step: &Arc<str>, state: &EffectState, began: Timestamp) {
     let outcome = match state {
         EffectState::Done(_) => "ok",
         EffectState::Unknown => "unknown",

@@ -6,11 +6,12 @@ use crate::effects::Gate;
 use crate::house::House;
 use crate::telemetry::ByState;
 use clinch_core::config::Workspace;
-use clinch_store::ClaimAsk;
+use clinch_store::{ClaimAsk, LeaseRef};
+use prometheus_client::metrics::gauge::Gauge;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 /// A claim takes at most this many jobs at once.
@@ -68,7 +69,10 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
     let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
-    house.metrics.workers.get_or_create(&ByState { state: "idle".into() }).inc_by(pool.concurrency as i64);
+    let places_metric =
+        |state: &'static str| house.metrics.workers.get_or_create_owned(&ByState { state: state.into() });
+    places_metric("all").inc_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
+    let busy = places_metric("busy");
     loop {
         let place = tokio::select! {
             biased;
@@ -97,19 +101,40 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
                 Some(place) => place,
                 None => places.clone().try_acquire_owned().expect("as many were free as were asked for"),
             };
-            let (house, gate, leases) = (house.clone(), gate.clone(), leases.clone());
-            leases.add(claim.lease);
+            let (house, gate) = (house.clone(), gate.clone());
+            let seat = Seat::take(claim.lease, place, leases.clone(), busy.clone());
             under_way.spawn(async move {
-                let lease = claim.lease;
                 attempt::run(&house, &gate, claim).await;
-                leases.remove(lease);
-                drop(place);
+                drop(seat);
             });
         }
     }
     under_way.close();
     under_way.wait().await;
     heartbeat.abort();
+}
+
+/// A job under way. However it ends, even by a panic, its place is free again and its lease is no longer renewed.
+struct Seat {
+    lease: LeaseRef,
+    leases: Arc<Leases>,
+    busy: Gauge,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Seat {
+    fn take(lease: LeaseRef, place: OwnedSemaphorePermit, leases: Arc<Leases>, busy: Gauge) -> Seat {
+        leases.add(lease);
+        busy.inc();
+        Seat { lease, leases, busy, _place: place }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leases.remove(self.lease);
+        self.busy.dec();
+    }
 }
 
 /// Until there may be work: somebody says so, a job comes due, or it is time to look anyway.

@@ -98,7 +98,7 @@ fn read_step(step: Reader<'_>) -> Option<Step> {
         Some((what, _)) => Action::NotYet(what),
         None => Action::Http(Box::new(read_http(step.map("http")?)?)),
     };
-    let read = Step { name: step.step_name()?.value, when: step.may("if", value::expr)?, action };
+    let read = Step { name: step.step_name()?.value.into(), when: step.may("if", value::expr)?, action };
     step.is_sound().then_some(read)
 }
 
