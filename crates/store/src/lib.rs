@@ -76,8 +76,10 @@ pub struct Dedup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
     Fresh(Accepted),
-    /// The key is known and the body is the same, or the rule keeps the first.
+    /// The key is known and the body is the same.
     Duplicate(Accepted),
+    /// The key is known with another body, and the rule says to answer like the first.
+    Kept(Accepted),
     /// The key is known with another body; the first stays as it is.
     Conflict(Accepted),
 }

@@ -57,6 +57,7 @@ impl Intake {
         let (outcome, answer) = match self.take(door, request).await {
             Ok(Acceptance::Fresh(first)) => (IntakeOutcome::Accepted, Answer::accepted(&first)),
             Ok(Acceptance::Duplicate(first)) => (IntakeOutcome::Duplicate, Answer::again(&first)),
+            Ok(Acceptance::Kept(first)) => (IntakeOutcome::Conflict, Answer::again(&first)),
             Ok(Acceptance::Conflict(first)) => (IntakeOutcome::Conflict, Answer::conflict(&first)),
             Err(refusal) => (refusal.outcome(), refusal),
         };

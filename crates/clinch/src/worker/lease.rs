@@ -39,8 +39,8 @@ impl Leases {
             }
             match self.house.store.renew(&leases, self.house.clock.now() + self.length).await {
                 Ok(answers) => {
+                    // Settled in this very moment, or taken over: either way there is nothing left to renew.
                     for (lease, _) in leases.iter().zip(answers).filter(|(_, answer)| *answer == Held::Lost) {
-                        tracing::warn!(job.id = %lease.job, "{} was taken from its worker: its lease had ended", lease.job);
                         self.remove(*lease);
                     }
                 }

@@ -1,9 +1,10 @@
 //! The hands: take due jobs, run their steps, settle them.
 
 mod attempt;
+mod crew;
 mod lease;
 mod pool;
 mod scope;
 mod steps;
 
-pub use pool::run;
+pub use crew::run;

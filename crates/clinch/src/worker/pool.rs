@@ -5,10 +5,8 @@ use super::lease::Leases;
 use crate::effects::Gate;
 use crate::house::House;
 use crate::telemetry::ByState;
-use clinch_core::config::Workspace;
 use clinch_store::{ClaimAsk, LeaseRef};
 use prometheus_client::metrics::gauge::Gauge;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,58 +19,22 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long a store that cannot answer is left alone.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs every worker of the live workspace, and those of older ones that jobs were accepted with, until the stop; then
-/// waits up to `grace` for jobs under way.
-pub async fn run(house: House, grace: Duration) -> Result<(), String> {
-    let gate = Arc::new(Gate::new(house.clone())?);
-    let pools = TaskTracker::new();
-    for (queue, pool) in pools_of(&house).await {
-        pools.spawn(serve(house.clone(), gate.clone(), Arc::from(queue), pool));
-    }
-    pools.close();
-    house.stop.cancelled().await;
-    if tokio::time::timeout(grace, pools.wait()).await.is_err() {
-        tracing::warn!("jobs were still under way after {grace:?}; what they had begun to send is unknown");
-    }
-    Ok(())
+pub struct Pool {
+    pub queue: Arc<str>,
+    pub concurrency: usize,
+    pub visibility_timeout: Duration,
 }
 
-#[derive(Clone, Copy)]
-struct Pool {
-    concurrency: usize,
-    visibility_timeout: Duration,
-}
-
-/// One pool per queue. The live workspace decides how wide it is; a queue that it no longer has keeps its old width.
-async fn pools_of(house: &House) -> BTreeMap<String, Pool> {
-    let mut pools = BTreeMap::new();
-    for version in house.store.live_versions() {
-        if let Ok(Some(workspace)) = house.versions.get(version, &*house.store).await {
-            add_pools(&workspace, &mut pools);
-        }
-    }
-    add_pools(&house.versions.workspace, &mut pools);
-    pools
-}
-
-fn add_pools(workspace: &Workspace, pools: &mut BTreeMap<String, Pool>) {
-    for queue in &workspace.queues {
-        if let Some(worker) = workspace.worker_for(&queue.name) {
-            let pool = Pool { concurrency: worker.concurrency, visibility_timeout: queue.visibility_timeout };
-            pools.insert(queue.name.clone(), pool);
-        }
-    }
-}
-
-async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
+/// Runs jobs of the queue until the stop, and those under way to their end.
+pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
+    let queue = &pool.queue;
     let places = Arc::new(Semaphore::new(pool.concurrency));
     let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
-    let places_metric =
-        |state: &'static str| house.metrics.workers.get_or_create_owned(&ByState { state: state.into() });
-    places_metric("all").inc_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
-    let busy = places_metric("busy");
+    let metric = |state: &'static str| house.metrics.workers.get_or_create_owned(&ByState { state: state.into() });
+    let (busy, idle) = (metric("busy"), metric("idle"));
+    idle.inc_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
     loop {
         let place = tokio::select! {
             biased;
@@ -92,7 +54,7 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
         };
         if claims.is_empty() {
             drop(place);
-            rest(&house, &queue).await;
+            rest(&house, queue).await;
             continue;
         }
         let mut first = Some(place);
@@ -102,7 +64,7 @@ async fn serve(house: House, gate: Arc<Gate>, queue: Arc<str>, pool: Pool) {
                 None => places.clone().try_acquire_owned().expect("as many were free as were asked for"),
             };
             let (house, gate) = (house.clone(), gate.clone());
-            let seat = Seat::take(claim.lease, place, leases.clone(), busy.clone());
+            let seat = Seat::take(claim.lease, place, leases.clone(), busy.clone(), idle.clone());
             under_way.spawn(async move {
                 attempt::run(&house, &gate, claim).await;
                 drop(seat);
@@ -119,14 +81,16 @@ struct Seat {
     lease: LeaseRef,
     leases: Arc<Leases>,
     busy: Gauge,
+    idle: Gauge,
     _place: OwnedSemaphorePermit,
 }
 
 impl Seat {
-    fn take(lease: LeaseRef, place: OwnedSemaphorePermit, leases: Arc<Leases>, busy: Gauge) -> Seat {
+    fn take(lease: LeaseRef, place: OwnedSemaphorePermit, leases: Arc<Leases>, busy: Gauge, idle: Gauge) -> Seat {
         leases.add(lease);
         busy.inc();
-        Seat { lease, leases, busy, _place: place }
+        idle.dec();
+        Seat { lease, leases, busy, idle, _place: place }
     }
 }
 
@@ -134,6 +98,7 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.leases.remove(self.lease);
         self.busy.dec();
+        self.idle.inc();
     }
 }
 

@@ -178,3 +178,21 @@ async fn p12_a_job_keeps_the_secrets_and_the_queue_that_the_live_workspace_no_lo
     assert_eq!(calls[0].headers["x-path"], std::env::var("PATH").unwrap());
     world.close_and_verify().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p12_a_dead_letter_of_a_queue_that_is_gone_can_still_be_replayed() {
+    let mut world = World::new(&[("workers/charge.yml", &calling("/old"))]).await;
+    world.target.script("/old", [Reply::Status(422)]);
+    let job = world.post_and_wait("k", BODY, Word::Dead).await.row.id;
+    world.close().await;
+    world.write("queues.yml", "queues:\n  - name: others\n  - name: orders-dlq\n");
+    world.write("flows/orders.yml", &FLOW.replace("queue: {name: orders}", "queue: {name: others}"));
+    world.write("workers/charge.yml", &calling("/new").replace("queue: orders", "queue: others"));
+    world.open(Roles::ALL).await;
+
+    world.target.script("/old", [OK]);
+    assert_eq!(world.replay(job, json!({"reason": "the target was repaired"})).await.json()["replayed"], true);
+    world.wait(job, Word::Success).await;
+    assert_eq!((world.target.calls_at("/old").len(), world.target.calls_at("/new").len()), (2, 0));
+    world.close_and_verify().await;
+}

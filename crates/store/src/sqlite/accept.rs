@@ -78,7 +78,7 @@ fn again(batch: &mut Batch<'_>, new: &NewEvent, dedup: &Dedup, first: First) -> 
             revive::revive(batch, &ask)?;
         }
     }
-    Ok(Acceptance::Duplicate(first.accepted))
+    Ok(if conflict { Acceptance::Kept(first.accepted) } else { Acceptance::Duplicate(first.accepted) })
 }
 
 fn record(batch: &Batch<'_>, event: EventId, at: Timestamp, conflict: bool) -> rusqlite::Result<()> {

@@ -96,6 +96,8 @@ pub(super) struct Memory {
     leases: BTreeSet<(Timestamp, JobId)>,
     live: HashMap<(Arc<str>, Word), u64>,
     dead: HashMap<(Arc<str>, Reason), u64>,
+    /// How many unfinished jobs run each version.
+    versions: BTreeMap<VersionId, u64>,
     payload_bytes: usize,
     fence: u64,
 }
@@ -109,6 +111,7 @@ impl Memory {
             leases: BTreeSet::new(),
             live: HashMap::new(),
             dead: HashMap::new(),
+            versions: BTreeMap::new(),
             payload_bytes: 0,
             fence: boot << 40,
         }
@@ -177,6 +180,7 @@ impl Memory {
             self.payload_bytes += held;
         }
         self.count(&live.flow.clone(), live.word(), 1);
+        *self.versions.entry(live.version).or_default() += 1;
         match live.phase {
             Phase::Ready { run_at } => {
                 let queue = self.queue(&live.queue);
@@ -194,6 +198,12 @@ impl Memory {
         let live = self.jobs.remove(&job)?;
         self.drop_payload(live.payload.as_ref());
         self.count(&live.flow, live.word(), -1);
+        if let Some(jobs) = self.versions.get_mut(&live.version) {
+            *jobs -= 1;
+            if *jobs == 0 {
+                self.versions.remove(&live.version);
+            }
+        }
         match live.phase {
             Phase::Ready { run_at } => {
                 self.queue(&live.queue.clone()).due.remove(&(run_at, job));
@@ -306,8 +316,7 @@ impl Memory {
     }
 
     pub fn versions(&self) -> Vec<VersionId> {
-        let versions: BTreeSet<VersionId> = self.jobs.values().map(|live| live.version).collect();
-        versions.into_iter().collect()
+        self.versions.keys().copied().collect()
     }
 
     pub fn live_counts(&self) -> Vec<(Arc<str>, Word, u64)> {

@@ -243,7 +243,7 @@ async fn p2_deliveries_in_one_commit_are_told_apart_by_key_and_body() {
     let Acceptance::Fresh(accepted) = first.await else { panic!("the first is fresh") };
     assert_eq!(again.await, Acceptance::Duplicate(accepted));
     assert_eq!(conflict.await, Acceptance::Conflict(accepted));
-    assert_eq!(kept.await, Acceptance::Duplicate(accepted));
+    assert_eq!(kept.await, Acceptance::Kept(accepted));
     assert!(matches!(other.await, Acceptance::Fresh(_)));
     assert_eq!(world.story(accepted.job).await.deliveries.len(), 3);
     world.adds_up().await;
