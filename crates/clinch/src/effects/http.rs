@@ -1,20 +1,25 @@
 //! One HTTP request outward, and the one thing that matters about it: was it sent, and was it answered.
 
+use super::connection::{Connections, NoConnection, Target};
 use bytes::{Bytes, BytesMut};
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
 use clinch_core::key::IdempotencyKey;
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use std::time::Duration;
+use tokio::time::Instant;
 
+/// Opening a connection takes at most this long, whatever the step allows.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Kept shorter than the keep-alive of common servers: a connection that they close under us costs an answer.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-const IDLE_PER_HOST_MAX: usize = 256;
 
 #[derive(Debug)]
 pub struct HttpCall {
-    pub method: http::Method,
-    pub url: url::Url,
-    pub headers: http::HeaderMap,
+    pub method: Method,
+    /// Absolute, http or https.
+    pub uri: Uri,
+    pub headers: HeaderMap,
     pub body: Bytes,
     pub timeout: Duration,
     pub key: IdempotencyKey,
@@ -37,90 +42,123 @@ pub enum Sent {
     Invalid(String),
 }
 
+/// Where a failed exchange stands: whether the request can be tried on another connection is exactly whether it was sent.
+enum Broken {
+    /// Not a byte was written; here it is back.
+    Unsent(Box<Request<Full<Bytes>>>),
+    Sent(String),
+}
+
 pub struct HttpClient {
-    /// Keeps connections, for targets where a repeated request is harmless.
-    keeping: reqwest::Client,
-    /// A new connection each time. A kept one may be closed by the target while we write to it, and then nobody knows
-    /// whether the request arrived: fatal where it must not be repeated.
-    fresh: reqwest::Client,
+    connections: Connections,
 }
 
 impl HttpClient {
     pub fn new() -> Result<HttpClient, String> {
-        let keeping = |builder: reqwest::ClientBuilder| {
-            builder.pool_idle_timeout(IDLE_TIMEOUT).pool_max_idle_per_host(IDLE_PER_HOST_MAX)
-        };
-        let fresh = |builder: reqwest::ClientBuilder| builder.pool_max_idle_per_host(0);
-        Ok(HttpClient { keeping: client(keeping)?, fresh: client(fresh)? })
+        Ok(HttpClient { connections: Connections::new()? })
     }
 
     pub async fn send(&self, call: HttpCall, class: Idempotency) -> Sent {
-        let client = if class.may_send_again() { &self.keeping } else { &self.fresh };
-        let Ok(key) = http::HeaderValue::from_str(call.key.as_str()) else {
-            return Sent::Invalid("its idempotency key is not a header value".into());
+        let deadline = Instant::now() + call.timeout;
+        let Some(target) = Target::of(&call.uri) else {
+            return Sent::Invalid("its url is neither http:// nor https:// with a host".into());
         };
-        let mut request = reqwest::Request::new(call.method, call.url);
-        *request.headers_mut() = call.headers;
-        request.headers_mut().insert("idempotency-key", key);
-        if !call.body.is_empty() {
-            *request.body_mut() = Some(call.body.into());
+        let Some(mut request) = request(call) else {
+            return Sent::Invalid("it cannot be made into a request".into());
+        };
+        // A kept connection may be closed by the target while we write to it, and then nobody knows whether the request
+        // arrived: fatal where it must not be repeated. Such requests get a connection of their own.
+        if class.may_send_again() {
+            while let Some(kept) = self.connections.take(&target) {
+                match self.exchange(kept, &target, request, deadline).await {
+                    Ok(sent) => return sent,
+                    Err(Broken::Unsent(back)) => request = *back,
+                    Err(Broken::Sent(why)) => return Sent::NoAnswer { timed_out: false, why },
+                }
+            }
         }
-        match tokio::time::timeout(call.timeout, exchange(client, request)).await {
+        let opened =
+            tokio::time::timeout_at(deadline.min(Instant::now() + CONNECT_TIMEOUT), self.connections.open(&target));
+        let fresh = match opened.await {
+            Ok(Ok(fresh)) => fresh,
+            Ok(Err(NoConnection(why))) => return Sent::NotSent(why),
+            Err(_) => return Sent::NotSent("no connection in time".into()),
+        };
+        match self.exchange(fresh, &target, request, deadline).await {
             Ok(sent) => sent,
-            Err(_) => Sent::NoAnswer { timed_out: true, why: format!("no answer within {:?}", call.timeout) },
+            Err(Broken::Unsent(_)) => Sent::NotSent("the connection was closed at once".into()),
+            Err(Broken::Sent(why)) => Sent::NoAnswer { timed_out: false, why },
         }
+    }
+
+    async fn exchange(
+        &self,
+        mut sender: super::connection::Sender,
+        target: &Target,
+        request: Request<Full<Bytes>>,
+        deadline: Instant,
+    ) -> Result<Sent, Broken> {
+        // A kept connection may still be putting away its last answer, or be closed by now.
+        if !matches!(tokio::time::timeout_at(deadline, sender.ready()).await, Ok(Ok(()))) {
+            return Err(Broken::Unsent(Box::new(request)));
+        }
+        let answer = match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
+            Err(_) => return Ok(Sent::NoAnswer { timed_out: true, why: "no answer in time".into() }),
+            Ok(Ok(answer)) => answer,
+            Ok(Err(mut error)) => {
+                return Err(match error.take_message() {
+                    Some(back) => Broken::Unsent(Box::new(back)),
+                    None => Broken::Sent(root_cause(error.error())),
+                });
+            }
+        };
+        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
+        let (receipt, whole) = read(answer, deadline).await;
+        if whole {
+            self.connections.keep(target, sender);
+        }
+        Ok(Sent::Answered { receipt, retry_after })
     }
 }
 
-async fn exchange(client: &reqwest::Client, request: reqwest::Request) -> Sent {
-    let mut response = match client.execute(request).await {
-        Ok(response) => response,
-        Err(error) if error.is_builder() => return Sent::Invalid(root_cause(&error)),
-        Err(error) if error.is_connect() => return Sent::NotSent(root_cause(&error)),
-        Err(error) => {
-            return Sent::NoAnswer { timed_out: error.is_timeout(), why: root_cause(&error) };
-        }
-    };
-    let status = response.status().as_u16();
-    let retry_after = response.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
+/// The status is the answer. A body that breaks off, is too long or too slow changes nothing about what was done.
+async fn read(answer: Response<Incoming>, deadline: Instant) -> (Receipt, bool) {
+    let status = answer.status().as_u16();
+    let mut incoming = answer.into_body();
     let mut body = BytesMut::new();
-    // The status is the answer. A body that breaks off or does not end changes nothing about what was done.
-    while body.len() < RECEIPT_BYTES_MAX {
-        match response.chunk().await {
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk[..chunk.len().min(RECEIPT_BYTES_MAX - body.len())]),
-            Ok(None) | Err(_) => break,
+    loop {
+        match tokio::time::timeout_at(deadline, incoming.frame()).await {
+            Ok(None) => return (Receipt { status, body: body.freeze() }, true),
+            Ok(Some(Ok(frame))) => {
+                let Ok(data) = frame.into_data() else { continue };
+                body.extend_from_slice(&data[..data.len().min(RECEIPT_BYTES_MAX - body.len())]);
+                if body.len() == RECEIPT_BYTES_MAX {
+                    return (Receipt { status, body: body.freeze() }, false);
+                }
+            }
+            Ok(Some(Err(_))) | Err(_) => return (Receipt { status, body: body.freeze() }, false),
         }
     }
-    Sent::Answered { receipt: Receipt { status, body: body.freeze() }, retry_after }
 }
 
-/// The innermost error, without the URL: it may hold a secret.
-fn root_cause(error: &reqwest::Error) -> String {
+fn request(call: HttpCall) -> Option<Request<Full<Bytes>>> {
+    let host = HeaderValue::from_str(call.uri.authority()?.as_str()).ok()?;
+    let key = HeaderValue::from_str(call.key.as_str()).ok()?;
+    let mut request = Request::new(Full::new(call.body));
+    *request.method_mut() = call.method;
+    *request.uri_mut() = call.uri.into_parts().path_and_query.map_or_else(|| Uri::from_static("/"), Uri::from);
+    *request.headers_mut() = call.headers;
+    let headers = request.headers_mut();
+    headers.insert(HOST, host);
+    headers.insert("idempotency-key", key);
+    headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(concat!("clinch/", env!("CARGO_PKG_VERSION"))));
+    Some(request)
+}
+
+fn root_cause(error: &hyper::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    let text = cause.to_string();
-    if text.contains("://") { "the request failed".into() } else { text }
-}
-
-fn client(shape: impl Fn(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
-    let builder = || {
-        shape(reqwest::Client::builder())
-            .connect_timeout(CONNECT_TIMEOUT)
-            // The ledger counts sends: nothing may be sent again behind its back.
-            .retry(reqwest::retry::never())
-            .redirect(reqwest::redirect::Policy::none())
-            .referer(false)
-            .no_proxy()
-            .http1_only()
-            .tcp_nodelay(true)
-            .user_agent(concat!("clinch/", env!("CARGO_PKG_VERSION")))
-    };
-    // A machine without certificate files still has the roots that clinch brings along.
-    builder().build().or_else(|_| {
-        let roots =
-            webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().filter_map(|der| reqwest::Certificate::from_der(der).ok());
-        builder().tls_certs_only(roots).build().map_err(|error| format!("the HTTP client cannot be made: {error}"))
-    })
+    cause.to_string()
 }

@@ -1,5 +1,6 @@
 //! The door out: the only place from which bytes leave. Used by `worker` alone.
 
+mod connection;
 mod gate;
 mod http;
 

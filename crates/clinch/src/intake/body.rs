@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use hyper::HeaderMap;
 use hyper::body::{Body, Incoming};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// A body has to arrive whole within this time.
@@ -129,11 +130,11 @@ impl clinch_core::key::Delivery for Delivery<'_> {
 }
 
 /// The headers that an event keeps: an allow-list, bounded.
-pub fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
+pub fn kept_headers(headers: &HeaderMap) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
     headers
         .iter()
         .filter(|(name, value)| is_kept(name.as_str()) && value.len() <= HEADER_KEPT_BYTES_MAX)
-        .filter_map(|(name, value)| Some((name.as_str().to_string(), value.to_str().ok()?.to_string())))
+        .filter_map(|(name, value)| Some((name.as_str().into(), value.to_str().ok()?.into())))
         .take(HEADERS_KEPT_MAX)
         .collect()
 }

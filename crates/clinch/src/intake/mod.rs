@@ -7,12 +7,13 @@ mod route;
 use crate::house::House;
 use crate::telemetry::IntakeOutcome;
 use answer::Answer;
-use clinch_core::key::{self, DedupKey, Fingerprint, Pepper};
-use clinch_core::payload::{About, Payload, TENANT_DEFAULT, TraceId};
+use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
+use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
 use clinch_store::{Acceptance, Dedup, NewEvent};
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response};
 use route::{Door, Routes};
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -70,18 +71,31 @@ impl Intake {
         let (head, body) = request.into_parts();
         body::refuse_encoded(&head.headers)?;
         let body = body::read(body, &head.headers, door.route.body_bytes_max).await?;
-        let delivery = body::Delivery::read(&head.headers, &body, door.reads_body)?;
-        let tenant = match &door.route.tenant {
-            None => TENANT_DEFAULT.to_string(),
-            Some(part) => key::find(&key::KeyRule::One(part.clone()), &delivery).map_err(|e| Answer::bad_key(&e))?,
+        let body_bytes = body.len();
+        let event = self.event(door, &head.headers, &body)?;
+        // What is no longer needed is not carried through the wait for the disk.
+        drop((head, body));
+        let acceptance = self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))?;
+        if matches!(acceptance, Acceptance::Fresh(_)) {
+            door.metrics.body(body_bytes);
+        }
+        Ok(acceptance)
+    }
+
+    /// The event that a request means.
+    fn event(&self, door: &Door, headers: &HeaderMap, body: &[u8]) -> Result<NewEvent, Answer> {
+        let bad_key = |refused: NoKey| Answer::bad_key(&refused);
+        let delivery = body::Delivery::read(headers, body, door.reads_body)?;
+        let tenant: Cow<'_, str> = match &door.route.tenant {
+            None => TENANT_DEFAULT.into(),
+            Some(part) => key::find(&key::KeyRule::One(part.clone()), &delivery).map_err(bad_key)?.into(),
         };
         let key = self.key(door, &delivery)?;
-        let job_keys = door.job_keys(&delivery).map_err(|refused| Answer::bad_key(&refused))?;
-        let now = self.house.clock.now();
+        let job_keys = door.job_keys(&delivery).map_err(bad_key)?;
         let dedup = match (&door.route.dedup, &key) {
             (Some(rule), Some(key)) => Some(Dedup {
                 key: DedupKey::scoped(&self.pepper, &tenant, &door.scope, key),
-                fingerprint: Fingerprint::of(door.route.method.word(), &body),
+                fingerprint: Fingerprint::of(door.route.method.word(), body),
                 ttl: rule.ttl,
                 on_conflict: rule.on_conflict,
                 on_duplicate_of_dead: rule.on_duplicate_of_dead,
@@ -89,30 +103,24 @@ impl Intake {
             _ => None,
         };
         let about = About {
-            source: door.flow.to_string(),
-            source_event_id: key.unwrap_or_default(),
-            kind: door.flow.to_string(),
+            source: (&*door.flow).into(),
+            source_event_id: key.unwrap_or_default().into(),
+            kind: (&*door.flow).into(),
             tenant,
             schema_version: 1,
             trace: TraceId(self.house.clock.random()),
             job_keys,
-            headers: body::kept_headers(&head.headers),
+            headers: body::kept_headers(headers),
         };
-        let body_bytes = body.len();
-        let event = NewEvent {
+        Ok(NewEvent {
             flow: door.flow.clone(),
             version: self.house.versions.live,
-            received_at: now,
+            received_at: self.house.clock.now(),
             dedup,
             status: door.status,
-            payload: Payload { about, body }.encode(),
+            payload: about.encode(body),
             queues: door.queues.clone(),
-        };
-        let acceptance = self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))?;
-        if matches!(acceptance, Acceptance::Fresh(_)) {
-            door.metrics.body(body_bytes);
-        }
-        Ok(acceptance)
+        })
     }
 
     fn key(&self, door: &Door, delivery: &body::Delivery<'_>) -> Result<Option<String>, Answer> {

@@ -65,10 +65,11 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
             };
             let (house, gate) = (house.clone(), gate.clone());
             let seat = Seat::take(claim.lease, place, leases.clone(), busy.clone(), idle.clone());
-            under_way.spawn(async move {
+            // Boxed, because the future is large and would be copied at every hand-over.
+            under_way.spawn(Box::pin(async move {
                 attempt::run(&house, &gate, claim).await;
                 drop(seat);
-            });
+            }));
         }
     }
     under_way.close();

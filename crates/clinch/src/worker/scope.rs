@@ -50,7 +50,7 @@ fn build(
     let about = &payload.about;
     let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
     let headers: Map<String, Value> =
-        about.headers.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        about.headers.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
     let secrets: Map<String, Value> = workspace
         .secrets
         .iter()

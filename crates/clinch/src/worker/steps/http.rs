@@ -8,7 +8,7 @@ use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
 use clinch_core::worker::{HttpAction, HttpBody};
 use clinch_store::Claim;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 /// The request that the step means for this event.
 pub fn plan(
@@ -18,8 +18,7 @@ pub fn plan(
     payload: &Payload,
     scope: &mut Scope<'_>,
 ) -> Result<HttpCall, BadExpr> {
-    let url = text(&action.url, scope)?;
-    let url = url::Url::parse(&url).map_err(|error| BadExpr(format!("its url is not one: {error}")))?;
+    let uri = absolute(&text(&action.url, scope)?)?;
     let method = Method::from_bytes(action.method.as_bytes()).map_err(|_| BadExpr("its method is not one".into()))?;
     let (body, content_type) = body(action, payload, scope)?;
     let mut headers = HeaderMap::new();
@@ -34,7 +33,16 @@ pub fn plan(
         headers.insert(name, value);
     }
     let key = IdempotencyKey::of(claim.lease.job, step);
-    Ok(HttpCall { method, url, headers, body, timeout: action.timeout, key })
+    Ok(HttpCall { method, uri, headers, body, timeout: action.timeout, key })
+}
+
+/// As it is written, if it is plain; else with what a URL may not have in it encoded.
+fn absolute(text: &str) -> Result<Uri, BadExpr> {
+    if let Ok(uri) = text.parse() {
+        return Ok(uri);
+    }
+    let url = url::Url::parse(text).map_err(|error| BadExpr(format!("its url is not one: {error}")))?;
+    url.as_str().parse().map_err(|_| BadExpr("its url is not one".into()))
 }
 
 fn text(template: &clinch_core::expr::Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {

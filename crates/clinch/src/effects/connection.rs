@@ -1,0 +1,176 @@
+//! Connections to targets: opened when needed, kept for a short while, given out one request at a time.
+//!
+//! Our own rather than a client library's, because the ledger must know exactly whether a request was written to a
+//! connection or not: libraries send again by themselves, and do not always tell.
+
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::Full;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use rustls_platform_verifier::BuilderVerifierExt;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// Kept shorter than the keep-alive of common servers: a connection that they close under us costs an answer.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+const IDLE_PER_TARGET_MAX: usize = 256;
+
+pub type Sender = http1::SendRequest<Full<Bytes>>;
+
+/// Why no connection could be had; nothing was sent.
+#[derive(Debug)]
+pub struct NoConnection(pub String);
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    tls: bool,
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    pub fn of(uri: &Uri) -> Option<Target> {
+        let tls = match uri.scheme_str()? {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let authority = uri.authority()?;
+        if authority.as_str().contains('@') {
+            return None;
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_string();
+        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        (!host.is_empty()).then_some(Target { tls, host, port })
+    }
+}
+
+struct Idle {
+    sender: Sender,
+    since: Instant,
+}
+
+type Shelf = Mutex<HashMap<Target, Vec<Idle>>>;
+
+pub struct Connections {
+    tls: tokio_rustls::TlsConnector,
+    idle: Arc<Shelf>,
+}
+
+impl Connections {
+    pub fn new() -> Result<Connections, String> {
+        let idle: Arc<Shelf> = Arc::default();
+        tokio::spawn(sweep(Arc::downgrade(&idle)));
+        Ok(Connections { tls: tokio_rustls::TlsConnector::from(Arc::new(tls_config()?)), idle })
+    }
+
+    /// A kept connection that is still open, the most recently used first.
+    pub fn take(&self, target: &Target) -> Option<Sender> {
+        let mut shelf = lock(&self.idle);
+        let kept = shelf.get_mut(target)?;
+        while let Some(idle) = kept.pop() {
+            if !idle.sender.is_closed() && idle.since.elapsed() < IDLE_TIMEOUT {
+                return Some(idle.sender);
+            }
+        }
+        None
+    }
+
+    /// For the next request to the same target.
+    pub fn keep(&self, target: &Target, sender: Sender) {
+        let mut shelf = lock(&self.idle);
+        let idle = Idle { sender, since: Instant::now() };
+        match shelf.get_mut(target) {
+            Some(kept) if kept.len() >= IDLE_PER_TARGET_MAX => {}
+            Some(kept) => kept.push(idle),
+            None => {
+                shelf.insert(target.clone(), vec![idle]);
+            }
+        }
+    }
+
+    pub async fn open(&self, target: &Target) -> Result<Sender, NoConnection> {
+        let failed = |error: std::io::Error| NoConnection(error.to_string());
+        let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(failed)?;
+        // A request is one small write: waiting to fill a packet only adds delay.
+        let _ = stream.set_nodelay(true);
+        if !target.tls {
+            return handshake(stream).await;
+        }
+        let name = ServerName::try_from(target.host.clone())
+            .map_err(|_| NoConnection("its host is not a name that a certificate can have".into()))?;
+        handshake(self.tls.connect(name, stream).await.map_err(failed)?).await
+    }
+}
+
+async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, NoConnection> {
+    let (sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| NoConnection(error.to_string()))?;
+    // It ends with its sender; what goes wrong on it is told to the request that is on it.
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+fn lock(shelf: &Shelf) -> std::sync::MutexGuard<'_, HashMap<Target, Vec<Idle>>> {
+    shelf.lock().expect("nobody panics while holding the shelf")
+}
+
+/// Closes connections that nobody has used for a while, as long as there is anybody who might.
+async fn sweep(shelf: std::sync::Weak<Shelf>) {
+    loop {
+        tokio::time::sleep(IDLE_TIMEOUT).await;
+        let Some(shelf) = shelf.upgrade() else { return };
+        lock(&shelf).retain(|_, kept| {
+            kept.retain(|idle| !idle.sender.is_closed() && idle.since.elapsed() < IDLE_TIMEOUT);
+            !kept.is_empty()
+        });
+    }
+}
+
+/// The machine's certificates; where it has none, the roots that clinch brings along.
+fn tls_config() -> Result<rustls::ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = || {
+        rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| format!("TLS cannot be set up: {error}"))
+    };
+    let mut config = match builder()?.with_platform_verifier() {
+        Ok(builder) => builder.with_no_client_auth(),
+        Err(_) => {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
+            builder()?.with_root_certificates(roots).with_no_client_auth()
+        }
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read_from_an_absolute_url() {
+        let check = |url: &str, tls: bool, host: &str, port: u16| {
+            let target = Target { tls, host: host.into(), port };
+            assert_eq!(Target::of(&url.parse().expect("a uri")), Some(target), "{url}");
+        };
+        check("http://example.com/x?y=1", false, "example.com", 80);
+        check("https://example.com", true, "example.com", 443);
+        check("http://[::1]:8080/", false, "::1", 8080);
+        for bad in ["/x", "ftp://example.com/", "http://user:pass@example.com/"] {
+            assert_eq!(Target::of(&bad.parse().expect("a uri")), None, "{bad}");
+        }
+    }
+}
