@@ -226,6 +226,47 @@ async fn p3_a_refused_connection_sent_nothing_and_is_retried_whatever_the_target
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_a_target_that_does_not_speak_tls_was_sent_nothing() {
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = plain.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = plain.accept().await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let worker = worker_of_class("none").replace("http://TARGET", &format!("https://{address}"));
+    let world = World::new(&[("workers/charge.yml", &worker)]).await;
+    let story = world.post_and_wait("k", BODY, Word::Dead).await;
+    assert_eq!((story.row.reason, story.row.attempts), (Some(Reason::TargetDown), 3));
+    assert_eq!(story.effects[0].state, EffectState::NotDone);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_a_kept_connection_that_the_target_closed_leaves_nothing_unknown() {
+    // Says keep-alive and hangs up after each answer, as a target does whose patience has ended.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut read = vec![0; 4096];
+                let _ = tokio::io::AsyncReadExt::read(&mut stream, &mut read).await;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: keep-alive\r\n\r\n{}";
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, answer).await;
+            });
+        }
+    });
+    let worker = worker_of_class("header").replace("TARGET", &address);
+    let world = World::new(&[("workers/charge.yml", &worker)]).await;
+    for n in 0..20 {
+        let story = world.post_and_wait(&format!("k-{n}"), BODY, Word::Success).await;
+        assert_eq!((story.row.attempts, story.effects[0].sends), (1, 1));
+    }
+    world.close_and_verify().await;
+}
+
 const TWO_STEPS: &str = r#"
 version: 1
 name: charge
