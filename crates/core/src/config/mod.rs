@@ -13,6 +13,7 @@ mod read;
 mod schema;
 mod settings_file;
 mod shape;
+mod spelling;
 mod value;
 mod worker_file;
 mod yaml;

@@ -5,6 +5,7 @@ use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::read::{Reader, Spot, word};
 use super::shape;
+use super::spelling;
 use super::value::{self, Names};
 use super::yaml::{Node, Value};
 use crate::effect::Idempotency;
@@ -195,7 +196,7 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
         let conditions = step.node.get("if").into_iter();
         let from = step.node.get("http").and_then(|http| http.get("body_from"));
         for node in conditions.chain(from) {
-            texts.push((node, value::steps_in_expr(node.text().unwrap_or_default())));
+            texts.push((node, spelling::steps_in_expr(node.text().unwrap_or_default())));
         }
         for name in ["url", "headers", "body"] {
             let node = step.node.get("http").and_then(|http| http.get(name));
@@ -211,7 +212,7 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
 
 fn templates<'n>(node: &'n Node, texts: &mut Vec<(&'n Node, Vec<String>)>) {
     match &node.value {
-        Value::Scalar { text, .. } => texts.push((node, value::steps_in_template(text))),
+        Value::Scalar { text, .. } => texts.push((node, spelling::steps_in_template(text))),
         Value::List(items) => items.iter().for_each(|item| templates(item, texts)),
         Value::Map(fields) => fields.iter().for_each(|(_, item)| templates(item, texts)),
     }
