@@ -5,17 +5,19 @@ use clinch_core::death::Reason;
 use clinch_core::job::{Change, Ending, Word};
 use clinch_core::time::Timestamp;
 use clinch_store::Claim;
-use clinch_store::read::{Counts, Health};
+use clinch_store::read::{COMMIT_SECONDS, Counts, Health};
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelValueEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 /// A label's value: a name of the workspace, or a word of a fixed list. Made for every job, hence without copying.
 #[derive(Clone, Debug)]
@@ -174,11 +176,9 @@ pub struct Metrics {
     dead: Family<ByFlowReason, Gauge>,
     dead_oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
     pub workers: Family<ByState, Gauge>,
-    store_commits: Gauge,
-    store_commit_seconds: Gauge<f64, AtomicU64>,
     store_bytes: Gauge,
     store_free: Gauge,
-    store_errors: Gauge,
+    store: StoreMetrics,
 }
 
 impl Metrics {
@@ -196,6 +196,8 @@ impl Metrics {
         build.get_or_create(&Build { version: env!("CARGO_PKG_VERSION").into() }).set(1);
         let config: Family<Config, Gauge> = register!("config_info", "The live workspace", Family::default());
         config.get_or_create(&Config { version: (&version.to_string()).into() }).set(1);
+        let store = StoreMetrics::default();
+        registry.register_collector(Box::new(store.clone()));
         let metrics = Metrics {
             intake_requests: register!("intake_requests", "Requests by how they ended", Family::default()),
             intake_seconds: register!(
@@ -253,15 +255,9 @@ impl Metrics {
             dead: register!("dlq_jobs", "Dead letters now", Family::default()),
             dead_oldest: register!("dlq_oldest_age_seconds", "Age of the oldest dead letter", Family::default()),
             workers: register!("workers", "Places of workers", Family::default()),
-            store_commits: register!("store_commits", "Transactions since the start", Gauge::default()),
-            store_commit_seconds: register!(
-                "store_commit_seconds",
-                "Time spent in transactions, syncs included, since the start",
-                Gauge::default()
-            ),
             store_bytes: register!("store_bytes", "Size of the store", Gauge::default()),
             store_free: register!("store_free_bytes", "Room left on its disk", Gauge::default()),
-            store_errors: register!("store_errors", "Transactions that failed since the start", Gauge::default()),
+            store,
             registry,
         };
         metrics.begin(workspace);
@@ -354,14 +350,38 @@ impl Metrics {
                 family.get_or_create(&ByFlow { flow: flow.into() }).set(now.since(*since).as_secs_f64());
             }
         }
-        self.store_commits.set(i64::try_from(health.commits).unwrap_or(i64::MAX));
-        self.store_commit_seconds.set(health.commit_seconds);
         self.store_bytes.set(i64::try_from(health.bytes).unwrap_or(i64::MAX));
         self.store_free.set(i64::try_from(health.free_bytes).unwrap_or(i64::MAX));
-        self.store_errors.set(i64::try_from(health.write_errors).unwrap_or(i64::MAX));
+        self.store.look(health);
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a string does not fail");
         text
+    }
+}
+
+/// What the store counts by itself, told as of the last look.
+#[derive(Clone, Debug, Default)]
+struct StoreMetrics(Arc<Mutex<Option<Health>>>);
+
+impl StoreMetrics {
+    fn look(&self, health: &Health) {
+        *self.0.lock().expect("nobody panics while holding the health") = Some(health.clone());
+    }
+}
+
+impl Collector for StoreMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let health = self.0.lock().expect("nobody panics while holding the health").clone();
+        let Some(health) = health else { return Ok(()) };
+        let borders = COMMIT_SECONDS.into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = borders.zip(health.commit_times).collect();
+        let help = "One transaction, its sync included";
+        encoder
+            .encode_descriptor("store_commit_duration_seconds", help, None, MetricType::Histogram)?
+            .encode_histogram::<[(&str, &str); 0]>(health.commit_seconds, health.commits, &buckets, None)?;
+        let mut errors =
+            encoder.encode_descriptor("store_errors", "Transactions that failed", None, MetricType::Counter)?;
+        ConstCounter::new(health.write_errors).encode(errors.encode_family(&[("op", "write")])?)
     }
 }
 

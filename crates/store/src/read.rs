@@ -131,6 +131,9 @@ pub struct Counts {
     pub oldest_dead: Vec<(Arc<str>, Timestamp)>,
 }
 
+/// The borders of `Health::commit_times`.
+pub const COMMIT_SECONDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
+
 /// How the store is.
 #[derive(Clone, Debug)]
 pub struct Health {
@@ -141,6 +144,8 @@ pub struct Health {
     pub pending_verbs: usize,
     pub commits: u64,
     pub commit_seconds: f64,
+    /// How many commits took no longer than each of `COMMIT_SECONDS`, and longer than the one before; the last took longer.
+    pub commit_times: Vec<u64>,
     pub write_errors: u64,
 }
 

@@ -309,7 +309,7 @@ async fn j1_metrics_count_what_happened() {
     check(r#"clinch_job_end_to_end_seconds_count{flow="orders",outcome="success"}"#, 1.0);
     check(r#"clinch_intake_body_bytes_count{source="orders"}"#, 2.0);
     check(r#"clinch_intake_body_bytes_sum{source="orders"}"#, 2.0 * BODY.len() as f64);
-    assert!(after["clinch_store_commits"] > before["clinch_store_commits"]);
+    assert!(after["clinch_store_commit_duration_seconds_count"] > before["clinch_store_commit_duration_seconds_count"]);
 
     // Repaired and replayed: it has left the dead letters, once.
     world.target.script("/charge", [OK]);

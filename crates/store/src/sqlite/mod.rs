@@ -463,6 +463,7 @@ impl Read for SqliteStore {
             pending_verbs: self.shared.pending(),
             commits: self.shared.commits.load(Ordering::Relaxed),
             commit_seconds: self.shared.commit_nanos.load(Ordering::Relaxed) as f64 / 1e9,
+            commit_times: self.shared.commit_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
             write_errors: self.shared.write_errors.load(Ordering::Relaxed),
         }
     }

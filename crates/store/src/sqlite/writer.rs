@@ -3,6 +3,7 @@
 
 use super::keys::{self, Keys};
 use super::memory::{Memory, Settled};
+use crate::read::COMMIT_SECONDS;
 use crate::{Result, StoreError, VERBS_PENDING_MAX};
 use clinch_core::id::JobId;
 use clinch_core::key::Fingerprint;
@@ -39,6 +40,7 @@ pub(super) struct Shared {
     pub failed: watch::Sender<Option<StoreError>>,
     pub commits: AtomicU64,
     pub commit_nanos: AtomicU64,
+    pub commit_times: [AtomicU64; COMMIT_SECONDS.len() + 1],
     pub write_errors: AtomicU64,
     log_pages: AtomicI32,
 }
@@ -97,6 +99,7 @@ impl Shared {
             failed: watch::Sender::new(None),
             commits: AtomicU64::new(0),
             commit_nanos: AtomicU64::new(0),
+            commit_times: Default::default(),
             write_errors: AtomicU64::new(0),
             log_pages: AtomicI32::new(0),
         }
@@ -153,6 +156,14 @@ impl Shared {
         }
         self.is_unwell.store(why.is_some(), Ordering::Relaxed);
         *unwell = why;
+    }
+
+    fn count_commit(&self, took: Duration) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commit_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let seconds = took.as_secs_f64();
+        let bucket = COMMIT_SECONDS.iter().position(|border| seconds <= *border).unwrap_or(COMMIT_SECONDS.len());
+        self.commit_times[bucket].fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn close(&self) {
@@ -304,9 +315,7 @@ fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc
         let began = Instant::now();
         let committed = match transact(shared, conn, desk, &mut work) {
             Ok(()) => {
-                shared.commits.fetch_add(1, Ordering::Relaxed);
-                let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                shared.commit_nanos.fetch_add(nanos, Ordering::Relaxed);
+                shared.count_commit(began.elapsed());
                 if shared.is_unwell.load(Ordering::Relaxed) && has_room(conn) {
                     shared.set_unwell(None);
                 }
