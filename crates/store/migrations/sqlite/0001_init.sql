@@ -39,6 +39,7 @@ CREATE TABLE job (
 ) STRICT;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
 
+-- Attempts that ended, except a first one that did it all: the row of its job tells that.
 CREATE TABLE attempt (
     job INTEGER NOT NULL,
     no INTEGER NOT NULL,

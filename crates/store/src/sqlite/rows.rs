@@ -176,9 +176,14 @@ pub(super) fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
     })
 }
 
+/// A job that was done at its first attempt has no row for it: its own row tells all there is.
 pub(super) fn attempts(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<AttemptRow>> {
     conn.prepare_cached(
-        "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = ?1 ORDER BY no",
+        "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = ?1
+         UNION ALL
+         SELECT 1, first_attempt_at, ended_at, CASE state WHEN 1 THEN 'success' ELSE 'noop' END, NULL, NULL
+         FROM job WHERE id = ?1 AND state IN (1, 2) AND attempts = 1
+         ORDER BY no",
     )?
     .query_map([job.number().cast_signed()], |row| {
         Ok(AttemptRow {

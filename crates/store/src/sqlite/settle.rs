@@ -22,21 +22,10 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
         None => ledger::close(batch, lease, end.ended_at)?,
     }
     let job = lease.job.number().cast_signed();
-    batch
-        .conn
-        .prepare_cached(
-            "INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        )?
-        .execute(params![
-            job,
-            attempts + 1,
-            end.started_at.as_micros(),
-            end.ended_at.as_micros(),
-            end.outcome,
-            end.reason.map(reason_number),
-            end.error,
-        ])?;
+    // The usual life, done at the first attempt, is told by the job's own row: most jobs never touch this table.
+    if attempts > 0 || !matches!(end.change, Change::Finished { .. }) {
+        write_attempt(batch, job, attempts + 1, end)?;
+    }
     batch
         .conn
         .prepare_cached(
@@ -61,6 +50,25 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
         _ => Settled::Again { job: lease.job, run_at: at, charged: end.charged, attempt_started_at: end.started_at },
     });
     Ok(Held::Held)
+}
+
+fn write_attempt(batch: &Batch<'_>, job: i64, no: u32, end: &Settlement) -> rusqlite::Result<()> {
+    batch
+        .conn
+        .prepare_cached(
+            "INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute(params![
+            job,
+            no,
+            end.started_at.as_micros(),
+            end.ended_at.as_micros(),
+            end.outcome,
+            end.reason.map(reason_number),
+            end.error,
+        ])?;
+    Ok(())
 }
 
 /// How the row says it; `None` for a change in which no attempt ends.
