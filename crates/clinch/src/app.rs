@@ -8,6 +8,7 @@ use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, server, worker};
 use clinch_core::config::{self, Files, Problem, Workspace};
+use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{Store, StoreError};
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ const LET_GO: Duration = Duration::from_secs(2);
 pub struct Options {
     pub workspace: PathBuf,
     pub data_dir: PathBuf,
-    /// `sqlite:DIRECTORY`; without one the store is in the data directory.
+    /// `sqlite:DIRECTORY` or `postgres://…`; without one the store is in the data directory.
     pub store: Option<String>,
     /// Flags win over `clinch.yml`, which wins over the defaults.
     pub listen: Option<SocketAddr>,
@@ -114,14 +115,12 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         true => Some(bind(options.admin.or(workspace.settings.admin), ADMIN_DEFAULT, "--admin").await?),
         false => None,
     };
-    let store_dir = store_directory(&options)?;
     let io = |error: std::io::Error| StartError::Io(error.to_string());
     make_private(&options.data_dir).map_err(io)?;
-    make_private(&store_dir).map_err(io)?;
-    let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&store_dir, secret_bytes()).await?);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let store = open_store(&options, &clock).await?;
     let (token, new_token) = AdminToken::load_or_create(&options.data_dir).map_err(io)?;
 
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let version = files.version();
     let live = store.activate(*version.as_bytes(), files.to_json(), clock.now()).await?;
     let metrics = Arc::new(Metrics::new(&workspace, &version.to_string()));
@@ -170,14 +169,26 @@ async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<Tc
     })
 }
 
+/// A database that many nodes share, or a directory of this one.
+async fn open_store(options: &Options, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>, StartError> {
+    let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
+    if let Some(url) = options.store.as_deref().filter(is_database) {
+        let clock = clock.clone();
+        let among_others = postgres::Options::new(Arc::new(move || clock.now()));
+        return Ok(Arc::new(PostgresStore::open(url, secret_bytes(), among_others).await?));
+    }
+    let directory = store_directory(options)?;
+    make_private(&directory).map_err(|error| StartError::Io(error.to_string()))?;
+    Ok(Arc::new(SqliteStore::open(&directory, secret_bytes()).await?))
+}
+
 fn store_directory(options: &Options) -> Result<PathBuf, StartError> {
     match options.store.as_deref() {
         None => Ok(options.data_dir.clone()),
         Some(store) => {
+            // Not repeated: it may be the address of a database with a password in it, written a little wrong.
             store.strip_prefix("sqlite:").filter(|path| !path.is_empty()).map(PathBuf::from).ok_or_else(|| {
-                StartError::Io(format!(
-                    "`--store {store}` is not known to this version; write sqlite:DIRECTORY, or leave it out"
-                ))
+                StartError::Io("--store is not known; write sqlite:DIRECTORY or postgres://…, or leave it out".into())
             })
         }
     }

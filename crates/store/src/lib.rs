@@ -2,8 +2,10 @@
 //!
 //! Expected answers (`Duplicate`, `Lost`) are values. A `StoreError` means that the store could not answer.
 
+pub mod postgres;
 pub mod read;
 pub mod sqlite;
+pub mod verify;
 
 use async_trait::async_trait;
 use bytes::Bytes;

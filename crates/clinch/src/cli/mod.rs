@@ -147,7 +147,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Replay(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,
         Command::Latency(command) => command.run(globals).await,
-        Command::Verify(command) => command.run(globals),
+        Command::Verify(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Version => version::run(globals),

@@ -24,7 +24,7 @@ pub struct Serve {
     /// The directory with flows/, workers/ and queues.yml
     #[arg(long, env = "CLINCH_WORKSPACE", default_value = ".", value_name = "DIR")]
     workspace: PathBuf,
-    /// Where events are kept: sqlite:DIRECTORY; without it, in the data directory
+    /// Where events are kept: sqlite:DIRECTORY or postgres://…; without it, in the data directory
     #[arg(long, env = "CLINCH_STORE", value_name = "STORE")]
     store: Option<String>,
     /// The address of the intake (default 127.0.0.1:7400)

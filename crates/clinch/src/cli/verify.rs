@@ -4,28 +4,33 @@ use super::Globals;
 use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, thousands};
 use clap::Args;
-use clinch_store::sqlite::{self, Report};
+use clinch_store::verify::Report;
+use clinch_store::{postgres, sqlite};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   clinch verify                          the store in .clinch
   clinch verify /var/lib/clinch
+  clinch verify --store postgres://clinch@db.internal/clinch
   clinch verify --json | jq .problems
 
 Exits with 1 when something does not add up.")]
 pub struct Verify {
     /// The directory of the store; the data directory if not given
     directory: Option<PathBuf>,
+    /// A database instead of a directory: postgres://…
+    #[arg(long, env = "CLINCH_STORE", value_name = "STORE", conflicts_with = "directory")]
+    store: Option<String>,
 }
 
 impl Verify {
-    pub fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
-        let directory = self.directory.as_ref().unwrap_or(&globals.data_dir);
-        let report = sqlite::verify(directory, render::now()).map_err(|error| {
-            Failure::new(Exit::Failed, "CL0526", error.to_string()).fix("name the directory: clinch verify DIR")
+    pub async fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
+        let report = self.report(globals).await.map_err(|error| {
+            Failure::new(Exit::Failed, "CL0526", error.to_string())
+                .fix("name the store: clinch verify DIR, or --store postgres://…")
         })?;
         render::show(globals.output(), &document(&report), "", || text(&report))?;
         match report.problems.len() {
@@ -35,6 +40,16 @@ impl Verify {
                 Err(Failure::new(Exit::Failed, "CL0525", said)
                     .fix("stop the server, keep a copy of the directory, and report it"))
             }
+        }
+    }
+}
+
+impl Verify {
+    async fn report(&self, globals: &Globals) -> clinch_store::Result<Report> {
+        match self.store.as_deref().map(|store| store.strip_prefix("sqlite:").ok_or(store)) {
+            Some(Err(url)) => postgres::verify(url, render::now()).await,
+            Some(Ok(directory)) => sqlite::verify(Path::new(directory), render::now()),
+            None => sqlite::verify(self.directory.as_ref().unwrap_or(&globals.data_dir), render::now()),
         }
     }
 }

@@ -12,7 +12,8 @@ mod settle;
 mod verify;
 mod writer;
 
-pub use verify::{Report, verify};
+pub use crate::verify::Report;
+pub use verify::verify;
 
 use crate::read::*;
 use crate::*;

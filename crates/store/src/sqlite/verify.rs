@@ -1,22 +1,12 @@
 //! The accounting of P5 and the ledger's own rules, proved from the file alone.
 
 use super::rows::{self, DEAD, NOOP, READY, SUCCESS};
+use crate::verify::Report;
 use crate::{Result, StoreError};
 use clinch_core::id::JobId;
 use clinch_core::time::Timestamp;
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
-
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// accepted = the sum of all that follow, by name.
-    pub accepted: i64,
-    pub parts: Vec<(&'static str, i64)>,
-    pub events: i64,
-    pub effects: Vec<(&'static str, i64)>,
-    /// What does not add up; empty when all is well.
-    pub problems: Vec<String>,
-}
 
 /// Opens the store read-only; a server may be running on it.
 pub fn verify(data_dir: &Path, now: Timestamp) -> Result<Report> {
@@ -100,7 +90,8 @@ const RULES: &[(&str, &str)] = &[
     ("dead letters do not say why", "SELECT id FROM job WHERE state = 3 AND reason IS NULL"),
     (
         "jobs have other attempts than they count",
-        "SELECT id FROM job WHERE attempts <> (SELECT count(*) FROM attempt WHERE attempt.job = job.id)",
+        "SELECT id FROM job WHERE attempts - (attempts = 1 AND state IN (1, 2))
+             <> (SELECT count(*) FROM attempt WHERE attempt.job = job.id)",
     ),
     (
         "jobs ended while an effect was open",

@@ -1,4 +1,5 @@
-//! What every engine of the store must keep, and what the embedded one keeps besides.
+//! What every engine of the store must keep, and what each of them keeps besides.
 
 mod laws;
+mod postgres;
 mod sqlite;

@@ -1,0 +1,133 @@
+-- Times are microseconds since the Unix epoch. Ids grow with time: see `node.number` for how nodes share them.
+
+CREATE TABLE fact (name text PRIMARY KEY, value bigint NOT NULL);
+INSERT INTO fact (name, value) VALUES ('last_id', 0);
+
+CREATE TABLE secret (name text PRIMARY KEY, value bytea NOT NULL);
+
+-- Workspaces that were live: a job runs the one it was accepted with.
+CREATE TABLE version (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    hash bytea NOT NULL UNIQUE,
+    files text NOT NULL
+);
+
+-- The nodes that live. `boot` names one start of one process and is never given twice; leases belong to it.
+-- `number` goes into the ids that the node gives, and is free again when the node is gone.
+CREATE TABLE node (
+    boot bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    number smallint NOT NULL UNIQUE CHECK (number BETWEEN 0 AND 255),
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 50);
+
+-- Immutable. The jobs of event n are n+1 … n+jobs.
+CREATE TABLE event (
+    id bigint PRIMARY KEY,
+    received_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    status integer NOT NULL,
+    jobs integer NOT NULL,
+    flow text NOT NULL,
+    key bytea,
+    fingerprint bytea,
+    payload bytea NOT NULL
+);
+
+-- Who holds a key. A row lives as long as its event, and its key may be taken over when it has expired and every job of
+-- the event has ended well. Nothing but `key` is unique and nothing else is indexed, so that the table can become one
+-- partition per span of `expires_at`, expired by dropping it, without a change to the rows.
+CREATE TABLE dedup (
+    key bytea PRIMARY KEY,
+    event bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    jobs integer NOT NULL
+);
+
+-- state: 0 ready, 1 success, 2 noop, 3 dead, 4 running.
+CREATE TABLE job (
+    id bigint PRIMARY KEY,
+    event bigint NOT NULL,
+    version bigint NOT NULL,
+    received_at bigint NOT NULL,
+    run_at bigint NOT NULL,
+    -- Of the last claim; 0 before the first.
+    fence bigint NOT NULL DEFAULT 0,
+    -- While it runs: until when, and in which boot of a node.
+    lease_until bigint,
+    node bigint,
+    first_attempt_at bigint,
+    ended_at bigint,
+    failures integer NOT NULL DEFAULT 0,
+    attempts integer NOT NULL DEFAULT 0,
+    replays integer NOT NULL DEFAULT 0,
+    state smallint NOT NULL,
+    reason smallint,
+    flow text NOT NULL,
+    queue text COLLATE "C" NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05,
+        autovacuum_vacuum_cost_delay = 1);
+CREATE INDEX job_ready ON job (queue, run_at, id) WHERE state = 0;
+-- Not by lease_until: a heartbeat must stay an update that touches no index.
+CREATE INDEX job_running ON job (node) WHERE state = 4;
+CREATE INDEX job_dead ON job (id) WHERE state = 3;
+
+-- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
+CREATE SEQUENCE fence;
+
+CREATE TABLE attempt (
+    job bigint NOT NULL,
+    started_at bigint NOT NULL,
+    ended_at bigint NOT NULL,
+    no integer NOT NULL,
+    reason smallint,
+    outcome text NOT NULL,
+    error text,
+    PRIMARY KEY (job, no)
+);
+
+-- The ledger. state: 0 open, 1 done, 2 not done, 3 unknown.
+CREATE TABLE effect (
+    job bigint NOT NULL,
+    first_intended_at bigint NOT NULL,
+    changed_at bigint NOT NULL,
+    fence bigint NOT NULL,
+    sends integer NOT NULL,
+    status integer,
+    class smallint NOT NULL,
+    state smallint NOT NULL,
+    name text NOT NULL,
+    body bytea,
+    PRIMARY KEY (job, name)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Later deliveries under the key of an event. kind: 0 duplicate, 1 conflict. The last row counts what came after it.
+CREATE TABLE delivery (
+    event bigint NOT NULL,
+    at bigint NOT NULL,
+    times bigint NOT NULL,
+    no integer NOT NULL,
+    kind smallint NOT NULL,
+    PRIMARY KEY (event, no)
+);
+
+CREATE TABLE audit (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at bigint NOT NULL,
+    job bigint,
+    actor text NOT NULL,
+    action text NOT NULL,
+    reason text NOT NULL,
+    detail text NOT NULL
+);
+CREATE INDEX audit_job ON audit (job) WHERE job IS NOT NULL;
+
+-- What was ever accepted and expired is the sum of these rows. Each transaction adds one; pruning folds them into one.
+-- Appended and not updated: a counter that every commit updates slows down as soon as somebody holds an old snapshot.
+CREATE TABLE tally (
+    accepted bigint NOT NULL DEFAULT 0,
+    created bigint NOT NULL DEFAULT 0,
+    expired bigint NOT NULL DEFAULT 0,
+    events_expired bigint NOT NULL DEFAULT 0
+);

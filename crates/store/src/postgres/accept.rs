@@ -1,0 +1,356 @@
+//! accept: the event, its key and its jobs, together or not at all; many events in one statement.
+
+use super::batch::Family;
+use super::pool::Line;
+use super::rows::{self, text};
+use super::{Fault, Shared, lock, revive};
+use crate::{Acceptance, Accepted, DELIVERIES_KEPT_MAX, Dedup, NewEvent, Result, ReviveAsk, StoreError};
+use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
+use clinch_core::id::{EventId, JobId};
+use clinch_core::key::Fingerprint;
+use clinch_core::time::Timestamp;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+/// Deliveries of known keys that another transaction got in the way of are tried again this often.
+const CONFLICTS_MAX: u32 = 5;
+
+pub(super) struct Accepts;
+
+impl Family for Accepts {
+    type Ask = NewEvent;
+    type Answer = Acceptance;
+
+    /// Deliveries of one key may share a batch: the first of them decides, before the database is asked.
+    fn touches(_: &NewEvent) -> Option<u64> {
+        None
+    }
+
+    fn bytes(event: &NewEvent) -> usize {
+        event.payload.len()
+    }
+
+    async fn write(shared: &Shared, events: &[NewEvent]) -> std::result::Result<Vec<Result<Acceptance>>, Fault> {
+        let mut answers: Vec<Option<Result<Acceptance>>> = Vec::new();
+        answers.resize_with(events.len(), || None);
+        let mut line = shared.hands.line().await?;
+        for (place, accepted) in insert(shared, &mut line, events).await? {
+            answers[place] = Some(Ok(Acceptance::Fresh(accepted)));
+        }
+        // What was inserted is committed. What becomes of the others changes nothing in that.
+        let known: Vec<usize> = (0..events.len()).filter(|place| answers[*place].is_none()).collect();
+        if !known.is_empty() {
+            match again(shared, &mut line, events, &known).await {
+                Ok(found) => {
+                    for (place, answer) in found {
+                        answers[place] = Some(Ok(answer));
+                    }
+                }
+                Err(fault) => {
+                    let error = shared.judge(&fault);
+                    for place in known {
+                        answers[place] = Some(Err(error.clone()));
+                    }
+                }
+            }
+        }
+        let vanished = || StoreError::Unavailable("its key was being freed at this very moment; send it again".into());
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(vanished()))).collect())
+    }
+}
+
+// A key is won by being inserted, or by taking it over from an event that it has expired for and whose jobs have all
+// ended well; a dead letter has not. Such jobs never move again, so what this statement sees of them stays true; but it must
+// see them, so an event that was stored after it began keeps its key.
+// The keys are inserted in order: two nodes with the same keys wait for each other, and never in a circle.
+// A node that was taken for dead accepts nothing: its number, and so its ids, may belong to another.
+// No two parts are joined: each picks the winners by a look into one small hash.
+const INSERT: &str = "
+    WITH here AS MATERIALIZED (
+        SELECT EXISTS (SELECT 1 FROM node WHERE boot = $1) AS yes
+    ), asked AS MATERIALIZED (
+        SELECT asked.* FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::integer[])
+            AS asked (id, received_at, key, expires_at, jobs)
+        WHERE (SELECT yes FROM here)
+    ), won AS (
+        INSERT INTO dedup (key, event, expires_at, jobs)
+        SELECT key, id, expires_at, jobs FROM asked WHERE key IS NOT NULL ORDER BY key
+        ON CONFLICT (key) DO UPDATE SET event = excluded.event, expires_at = excluded.expires_at, jobs = excluded.jobs
+        WHERE dedup.expires_at <= (SELECT received_at FROM asked WHERE asked.id = excluded.event)
+          AND EXISTS (SELECT 1 FROM event WHERE event.id = dedup.event)
+          AND NOT EXISTS (SELECT 1 FROM job WHERE job.id > dedup.event AND job.id <= dedup.event + dedup.jobs
+                                              AND job.state NOT IN (1, 2))
+        RETURNING event
+    ), fresh AS MATERIALIZED (
+        SELECT id, jobs FROM asked WHERE key IS NULL OR id IN (SELECT event FROM won)
+    ), events AS (
+        INSERT INTO event (id, received_at, key, expires_at, jobs, flow, status, fingerprint, payload)
+        SELECT new.* FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::integer[],
+                                 $7::text[], $8::integer[], $9::bytea[], $10::bytea[])
+            AS new (id, received_at, key, expires_at, jobs, flow, status, fingerprint, payload)
+        WHERE (new.id IN (SELECT id FROM fresh)) IS TRUE
+    ), born AS (
+        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, state)
+        SELECT new.*, 0 FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
+                                    $16::text[], $17::text[])
+            AS new (id, event, version, received_at, run_at, flow, queue)
+        WHERE (new.event IN (SELECT id FROM fresh)) IS TRUE
+    ), counted AS (
+        INSERT INTO tally (accepted, created) SELECT count(*), sum(jobs) FROM fresh HAVING count(*) > 0
+    )
+    SELECT id, (id IN (SELECT id FROM fresh)) IS TRUE FROM asked";
+
+/// Stores the first delivery of each key, and every one without a key; tells which became events.
+async fn insert(
+    shared: &Shared,
+    line: &mut Line,
+    events: &[NewEvent],
+) -> std::result::Result<Vec<(usize, Accepted)>, Fault> {
+    let mut keys = HashSet::new();
+    let firsts: Vec<(usize, &NewEvent)> = events
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.dedup.as_ref().is_none_or(|dedup| keys.insert(*dedup.key.as_bytes())))
+        .collect();
+    let spans = firsts.iter().map(|(_, event)| (event.received_at, event.queues.len()));
+    let (boot, ids) = lock(&shared.node).take_ids(spans);
+    let (ids, new): (Vec<i64>, Vec<&NewEvent>) =
+        ids.iter().zip(&firsts).map(|(id, (_, event))| (id.cast_signed(), *event)).unzip();
+    let dedups = || new.iter().map(|event| event.dedup.as_ref());
+    let received_at: Vec<i64> = new.iter().map(|event| event.received_at.as_micros()).collect();
+    let keys: Vec<Option<&[u8]>> = dedups().map(|dedup| dedup.map(|dedup| &dedup.key.as_bytes()[..])).collect();
+    let expires_at =
+        |event: &NewEvent| event.received_at + event.dedup.as_ref().map_or(Duration::ZERO, |dedup| dedup.ttl);
+    let expires_at: Vec<i64> = new.iter().map(|event| expires_at(event).as_micros()).collect();
+    let jobs: Vec<i32> = new.iter().map(|event| i32::try_from(event.queues.len()).unwrap_or(i32::MAX)).collect();
+    let flows: Vec<Cow<'_, str>> = new.iter().map(|event| text(&event.flow)).collect();
+    let statuses: Vec<i32> = new.iter().map(|event| i32::from(event.status)).collect();
+    let fingerprints: Vec<Option<&[u8]>> =
+        dedups().map(|dedup| dedup.map(|dedup| &dedup.fingerprint.as_bytes()[..])).collect();
+    let payloads: Vec<&[u8]> = new.iter().map(|event| &event.payload[..]).collect();
+
+    let born: Vec<Born<'_>> = ids.iter().zip(&new).flat_map(|(id, event)| Born::of(*id, event)).collect();
+    let job_ids: Vec<i64> = born.iter().map(|job| job.id).collect();
+    let job_events: Vec<i64> = born.iter().map(|job| job.event_id).collect();
+    let versions: Vec<i64> = born.iter().map(|job| job.event.version.0).collect();
+    let job_received_at: Vec<i64> = born.iter().map(|job| job.event.received_at.as_micros()).collect();
+    let run_at: Vec<i64> = born.iter().map(|job| shared.skew.to_database(job.event.received_at).as_micros()).collect();
+    let job_flows: Vec<Cow<'_, str>> = born.iter().map(|job| text(&job.event.flow)).collect();
+    let queues: Vec<Cow<'_, str>> = born.iter().map(|job| text(job.queue)).collect();
+
+    let rows = line
+        .query(
+            INSERT,
+            &[
+                &boot,
+                &ids,
+                &received_at,
+                &keys,
+                &expires_at,
+                &jobs,
+                &flows,
+                &statuses,
+                &fingerprints,
+                &payloads,
+                &job_ids,
+                &job_events,
+                &versions,
+                &job_received_at,
+                &run_at,
+                &job_flows,
+                &queues,
+            ],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Err(Fault::TakenForDead);
+    }
+    let mut fresh = HashSet::new();
+    for row in &rows {
+        if row.try_get(1)? {
+            fresh.insert(row.try_get::<_, i64>(0)?);
+        }
+    }
+    let mut accepted = Vec::with_capacity(fresh.len());
+    for (number, (place, event)) in ids.iter().zip(&firsts) {
+        if fresh.contains(number) {
+            let number = number.cast_unsigned();
+            for queue in &event.queues {
+                lock(&shared.versions).count(event.version, 1);
+                shared.wake.ready(queue, event.received_at);
+            }
+            accepted.push((
+                *place,
+                Accepted {
+                    event: EventId::from_number(number),
+                    job: JobId::from_number(number + 1),
+                    status: event.status,
+                    received_at: event.received_at,
+                },
+            ));
+        }
+    }
+    Ok(accepted)
+}
+
+/// One job of an event.
+struct Born<'e> {
+    id: i64,
+    event_id: i64,
+    event: &'e NewEvent,
+    queue: &'e str,
+}
+
+impl<'e> Born<'e> {
+    fn of(event_id: i64, event: &'e NewEvent) -> impl Iterator<Item = Born<'e>> {
+        (1..).zip(&event.queues).map(move |(nth, queue)| Born { id: event_id + nth, event_id, event, queue })
+    }
+}
+
+/// The first delivery of a key.
+struct First {
+    accepted: Accepted,
+    fingerprint: Fingerprint,
+    jobs: u64,
+}
+
+/// Later deliveries: put on record, answered like the first, and nothing else.
+async fn again(
+    shared: &Shared,
+    line: &mut Line,
+    events: &[NewEvent],
+    known: &[usize],
+) -> std::result::Result<Vec<(usize, Acceptance)>, Fault> {
+    let mut conflicts = 0;
+    loop {
+        match again_once(shared, line, events, known).await {
+            Err(fault) if fault.is_conflict() && conflicts < CONFLICTS_MAX => {
+                conflicts += 1;
+                *line = shared.hands.line().await?;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn again_once(
+    shared: &Shared,
+    line: &mut Line,
+    events: &[NewEvent],
+    known: &[usize],
+) -> std::result::Result<Vec<(usize, Acceptance)>, Fault> {
+    let deliveries: Vec<(usize, &NewEvent, &Dedup)> =
+        known.iter().filter_map(|place| Some((*place, &events[*place], events[*place].dedup.as_ref()?))).collect();
+    line.begin().await?;
+    let holders = holders(line, &deliveries).await?;
+    let mut answers = Vec::with_capacity(deliveries.len());
+    let mut records: BTreeMap<i64, Vec<(Timestamp, bool)>> = BTreeMap::new();
+    let mut revivals: Vec<(&NewEvent, &First)> = Vec::new();
+    for (place, event, dedup) in &deliveries {
+        let Some(first) = holders.get(dedup.key.as_bytes()) else { continue };
+        let conflict = first.fingerprint != dedup.fingerprint;
+        let number = first.accepted.event.number().cast_signed();
+        records.entry(number).or_default().push((event.received_at, conflict));
+        if conflict && dedup.on_conflict == OnConflict::Reject {
+            answers.push((*place, Acceptance::Conflict(first.accepted)));
+            continue;
+        }
+        let answer = if conflict { Acceptance::Kept } else { Acceptance::Duplicate };
+        answers.push((*place, answer(first.accepted)));
+        if dedup.on_duplicate_of_dead == OnDuplicateOfDead::Replay {
+            revivals.push((event, first));
+        }
+    }
+    record(line, &records).await?;
+    let mut revived = Vec::new();
+    for (event, first) in revivals {
+        for job in 1..=first.jobs {
+            let ask = ReviveAsk {
+                job: JobId::from_number(first.accepted.event.number() + job),
+                actor: "sender".into(),
+                reason: "the sender delivered it again (on_duplicate_of_dead: replay)".into(),
+                at: event.received_at,
+                version: None,
+                unknown: None,
+            };
+            let (_, again) = revive::revive(shared, line, &ask).await?;
+            revived.extend(again);
+        }
+    }
+    line.commit().await?;
+    for again in &revived {
+        shared.lives_again(again);
+    }
+    Ok(answers)
+}
+
+/// Who holds these keys. They stay theirs until the commit, and whoever else puts deliveries on record waits until then.
+async fn holders(
+    line: &mut Line,
+    deliveries: &[(usize, &NewEvent, &Dedup)],
+) -> std::result::Result<HashMap<[u8; 32], First>, Fault> {
+    let keys: Vec<&[u8]> = deliveries.iter().map(|(_, _, dedup)| &dedup.key.as_bytes()[..]).collect();
+    let rows = line
+        .query(
+            "SELECT dedup.key, dedup.event, event.received_at, event.status, event.fingerprint, dedup.jobs
+             FROM dedup JOIN event ON event.id = dedup.event
+             WHERE dedup.key = ANY($1) ORDER BY dedup.key FOR NO KEY UPDATE OF dedup",
+            &[&keys],
+        )
+        .await?;
+    let bytes =
+        |bytes: Option<&[u8]>| -> [u8; 32] { bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default() };
+    let mut holders = HashMap::new();
+    for row in &rows {
+        let event = rows::event_id(row, 1)?;
+        let accepted = Accepted {
+            event,
+            job: JobId::from_number(event.number() + 1),
+            status: u16::try_from(row.try_get::<_, i32>(3)?).unwrap_or_default(),
+            received_at: rows::time(row, 2)?,
+        };
+        let first = First {
+            accepted,
+            fingerprint: Fingerprint::from_bytes(bytes(row.try_get(4)?)),
+            jobs: u64::from(rows::count(row, 5)?),
+        };
+        holders.insert(bytes(Some(row.try_get(0)?)), first);
+    }
+    Ok(holders)
+}
+
+/// One row for each delivery; when there are enough of an event, the last row counts the rest.
+async fn record(line: &mut Line, records: &BTreeMap<i64, Vec<(Timestamp, bool)>>) -> std::result::Result<(), Fault> {
+    let known: Vec<i64> = records.keys().copied().collect();
+    // A statement of its own: it must see what those wrote who held the keys until now.
+    let rows =
+        line.query("SELECT event, max(no) FROM delivery WHERE event = ANY($1) GROUP BY event", &[&known]).await?;
+    let mut kept: HashMap<i64, i32> = HashMap::new();
+    for row in &rows {
+        kept.insert(row.try_get(0)?, row.try_get(1)?);
+    }
+    let most = i32::try_from(DELIVERIES_KEPT_MAX).unwrap_or(i32::MAX);
+    let mut made: BTreeMap<(i64, i32), (i64, i16, i64)> = BTreeMap::new();
+    for (event, deliveries) in records {
+        let mut no = kept.get(event).copied().unwrap_or(0);
+        for (at, conflict) in deliveries {
+            no = (no + 1).min(most);
+            let row = made.entry((*event, no)).or_insert((0, i16::from(*conflict), 0));
+            *row = (at.as_micros(), row.1, row.2 + 1);
+        }
+    }
+    let events: Vec<i64> = made.keys().map(|(event, _)| *event).collect();
+    let numbers: Vec<i32> = made.keys().map(|(_, no)| *no).collect();
+    let at: Vec<i64> = made.values().map(|(at, ..)| *at).collect();
+    let kinds: Vec<i16> = made.values().map(|(_, kind, _)| *kind).collect();
+    let times: Vec<i64> = made.values().map(|(.., times)| *times).collect();
+    line.query(
+        "INSERT INTO delivery (event, no, at, kind, times)
+         SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::smallint[], $5::bigint[])
+         ON CONFLICT (event, no) DO UPDATE SET times = delivery.times + excluded.times, at = excluded.at",
+        &[&events, &numbers, &at, &kinds, &times],
+    )
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! intend, conclude: the ledger. A worker that lost its lease writes nothing into it.
+//!
+//! Both hold on to the job's row while they write: nobody takes the job away between the look at its fence and the line in
+//! the ledger, and who takes it away afterwards sees the line.
+
+use super::batch::Family;
+use super::rows::{class_number, effect_number, job_id, text};
+use super::{Fault, Shared};
+use crate::{Conclusion, Held, LeaseRef, NewEffect, Result};
+use clinch_core::effect::{EffectState, Receipt};
+use clinch_core::id::JobId;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use tokio_postgres::Row;
+
+pub(super) struct Intents;
+
+// An effect that is done is not intended again: whoever asks has an older picture of the job, and must not send.
+const INTEND: &str = "
+    WITH held AS MATERIALIZED (
+        SELECT asked.* FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[])
+            AS asked (job, fence, name, class, at)
+        JOIN job ON job.id = asked.job
+        WHERE job.state = 4 AND job.fence = asked.fence
+        ORDER BY job.id FOR SHARE OF job
+    )
+    INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
+    SELECT job, name, class, 0, at, at, 1, fence FROM held
+    ON CONFLICT (job, name) DO UPDATE SET
+        state = excluded.state, class = excluded.class, changed_at = excluded.changed_at,
+        sends = effect.sends + 1, fence = excluded.fence
+    WHERE effect.state <> 1
+    RETURNING job";
+
+impl Family for Intents {
+    type Ask = (LeaseRef, NewEffect);
+    type Answer = Held;
+
+    fn touches((lease, _): &Self::Ask) -> Option<u64> {
+        Some(lease.job.number())
+    }
+
+    async fn write(shared: &Shared, asks: &[Self::Ask]) -> std::result::Result<Vec<Result<Held>>, Fault> {
+        let leases = || asks.iter().map(|(lease, _)| lease);
+        let (jobs, fences) = columns(leases());
+        let names: Vec<Cow<'_, str>> = asks.iter().map(|(_, effect)| text(&effect.name)).collect();
+        let classes: Vec<i16> = asks.iter().map(|(_, effect)| class_number(effect.class)).collect();
+        let at: Vec<i64> = asks.iter().map(|(_, effect)| effect.at.as_micros()).collect();
+        let rows = shared.hands.ask(INTEND, &[&jobs, &fences, &names, &classes, &at]).await?;
+        answers(leases(), &rows)
+    }
+}
+
+pub(super) struct Conclusions;
+
+const CONCLUDE: &str = "
+    WITH held AS MATERIALIZED (
+        SELECT asked.* FROM unnest(
+            $1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[], $6::integer[], $7::bytea[]
+        ) AS asked (job, fence, name, state, at, status, body)
+        JOIN job ON job.id = asked.job
+        WHERE job.state = 4 AND job.fence = asked.fence
+        ORDER BY job.id FOR SHARE OF job
+    ), written AS (
+        UPDATE effect SET state = held.state, changed_at = held.at, status = held.status, body = held.body
+        FROM held WHERE effect.job = held.job AND effect.name = held.name
+    )
+    SELECT job FROM held";
+
+impl Family for Conclusions {
+    type Ask = (LeaseRef, Conclusion);
+    type Answer = Held;
+
+    fn touches((lease, _): &Self::Ask) -> Option<u64> {
+        Some(lease.job.number())
+    }
+
+    async fn write(shared: &Shared, asks: &[Self::Ask]) -> std::result::Result<Vec<Result<Held>>, Fault> {
+        let leases = || asks.iter().map(|(lease, _)| lease);
+        let ends = || asks.iter().map(|(_, end)| end);
+        let (jobs, fences) = columns(leases());
+        let names: Vec<Cow<'_, str>> = ends().map(|end| text(&end.name)).collect();
+        let states: Vec<i16> = ends().map(|end| effect_number(&end.state)).collect();
+        let at: Vec<i64> = ends().map(|end| end.at.as_micros()).collect();
+        let statuses: Vec<Option<i32>> = ends().map(|end| receipt(end).map(|receipt| receipt.status.into())).collect();
+        let bodies: Vec<Option<&[u8]>> = ends().map(|end| receipt(end).map(|receipt| &receipt.body[..])).collect();
+        let rows = shared.hands.ask(CONCLUDE, &[&jobs, &fences, &names, &states, &at, &statuses, &bodies]).await?;
+        answers(leases(), &rows)
+    }
+}
+
+pub(super) fn receipt(end: &Conclusion) -> Option<&Receipt> {
+    match &end.state {
+        EffectState::Done(receipt) => Some(receipt),
+        _ => None,
+    }
+}
+
+pub(super) fn columns<'a>(leases: impl Iterator<Item = &'a LeaseRef>) -> (Vec<i64>, Vec<i64>) {
+    leases.map(|lease| (lease.job.number().cast_signed(), lease.fence.0.cast_signed())).unzip()
+}
+
+/// Whose job comes back held it. A job is in a batch once.
+pub(super) fn answers<'a>(
+    leases: impl Iterator<Item = &'a LeaseRef>,
+    rows: &[Row],
+) -> std::result::Result<Vec<Result<Held>>, Fault> {
+    let held: HashSet<JobId> = rows.iter().map(|row| job_id(row, 0)).collect::<std::result::Result<_, _>>()?;
+    Ok(leases.map(|lease| Ok(if held.contains(&lease.job) { Held::Held } else { Held::Lost })).collect())
+}

@@ -1,0 +1,462 @@
+//! The engine for many nodes: one PostgreSQL database, shared by any number of processes. Leases are rows; verbs of
+//! concurrent callers are grouped into one statement and one commit; every call has a deadline.
+//!
+//! A commit whose answer was lost is answered with `Unavailable`. To ask again is safe: an accept finds its own key, and a
+//! settlement finds that its lease is over.
+
+mod accept;
+mod batch;
+mod claim;
+mod keep;
+mod ledger;
+mod link;
+mod migrate;
+mod node;
+mod pool;
+mod read;
+mod revive;
+mod rows;
+mod settle;
+mod verify;
+mod wake;
+
+pub use verify::verify;
+
+use crate::read::*;
+use crate::*;
+use accept::Accepts;
+use async_trait::async_trait;
+use batch::Batcher;
+use clinch_core::time::Timestamp;
+use ledger::{Conclusions, Intents};
+use link::Link;
+use node::{Identity, Skew};
+use pool::{Line, Pool, Use};
+use settle::Settlements;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+use tokio::sync::{Notify, watch};
+use wake::Wake;
+
+/// Lines for verbs: each family uses one at a time, claims and the rest share what is left.
+const HANDS: usize = 10;
+const EYES: usize = 4;
+
+/// Tells the time, from outside.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// How this node behaves among the others.
+#[derive(Clone)]
+pub struct Options {
+    /// The clock that the times handed in are read from: it is compared with that of the database.
+    pub clock: Clock,
+    /// A node that was not heard of for this long is taken for dead, and what it had runs elsewhere.
+    pub silence_max: Duration,
+}
+
+impl Options {
+    pub fn new(clock: Clock) -> Options {
+        Options { clock, silence_max: Duration::from_secs(10) }
+    }
+}
+
+/// Why the database did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("{}", said(.0))]
+    Database(#[from] tokio_postgres::Error),
+    #[error("the database did not answer in time")]
+    Silent,
+    #[error("every line to the database is in use")]
+    Busy,
+    #[error("this node was not heard of and taken for dead; it comes back in a moment")]
+    TakenForDead,
+    #[error("256 nodes use this database, and no more can")]
+    TooManyNodes,
+}
+
+/// The server's own words, where there are any: the error itself says only that there was one.
+fn said(error: &tokio_postgres::Error) -> String {
+    match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
+        (None, Some(source)) => format!("{error}: {source}"),
+        (None, None) => error.to_string(),
+    }
+}
+
+impl Fault {
+    fn code(&self) -> Option<&str> {
+        match self {
+            Fault::Database(error) => Some(error.as_db_error()?.code().code()),
+            _ => None,
+        }
+    }
+
+    /// Rolled back because of another transaction: asking again may simply work.
+    fn is_conflict(&self) -> bool {
+        matches!(self.code(), Some("40001" | "40P01"))
+    }
+
+    /// The server understood, wrote nothing, and would refuse again: the fault is in what was asked, not in the server.
+    fn is_refusal(&self) -> bool {
+        // Data exceptions, violated constraints, and what no statement of ours should ever run into.
+        self.code().is_some_and(|code| ["21", "22", "23", "42", "54"].contains(&&code[..2]))
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics while holding a lock of the store")
+}
+
+/// What verbs, heartbeat and listener share.
+struct Shared {
+    link: Link,
+    hands: Arc<Pool>,
+    eyes: Arc<Pool>,
+    node: Mutex<Identity>,
+    skew: Skew,
+    wake: Wake,
+    clock: Clock,
+    silence: Duration,
+    closed: watch::Sender<bool>,
+    /// The database did not do what it was asked to: whether it would do anything is to be found out.
+    doubt: Notify,
+    /// How far the present round of pruning has come.
+    pruned_to: Mutex<i64>,
+    unwell: Mutex<Option<String>>,
+    is_full: AtomicBool,
+    pending: AtomicUsize,
+    commits: AtomicU64,
+    commit_nanos: AtomicU64,
+    commit_times: [AtomicU64; COMMIT_SECONDS.len() + 1],
+    write_errors: AtomicU64,
+    bytes: AtomicU64,
+    counts: Mutex<Option<(Instant, Counts)>>,
+    versions: Mutex<Versions>,
+}
+
+impl Shared {
+    fn committed(&self, began: Instant) {
+        let took = began.elapsed();
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commit_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        let seconds = took.as_secs_f64();
+        let bucket = COMMIT_SECONDS.iter().position(|border| seconds <= *border).unwrap_or(COMMIT_SECONDS.len());
+        self.commit_times[bucket].fetch_add(1, Ordering::Relaxed);
+        self.well();
+    }
+
+    /// Says what a fault means, and lets everybody know.
+    fn judge(&self, fault: &Fault) -> StoreError {
+        self.write_errors.fetch_add(1, Ordering::Relaxed);
+        let why = fault.to_string();
+        // A database that refuses one ask is well; one that is only busy says so to each caller.
+        if !fault.is_refusal() && !fault.is_conflict() && !matches!(fault, Fault::Busy) {
+            let mut unwell = lock(&self.unwell);
+            if unwell.is_none() {
+                tracing::error!("the database cannot be written to and nothing is accepted: {why}");
+            }
+            *unwell = Some(why.clone());
+            self.doubt.notify_one();
+        }
+        StoreError::Unavailable(why)
+    }
+
+    fn well(&self) {
+        if lock(&self.unwell).take().is_some() {
+            tracing::info!("the database answers again");
+        }
+    }
+
+    /// May something new be accepted? Asked before a body is turned into an event.
+    fn may_accept(&self) -> Result<()> {
+        if let Some(why) = lock(&self.unwell).clone() {
+            return Err(StoreError::Unavailable(why));
+        }
+        if self.pending.load(Ordering::Relaxed) >= VERBS_PENDING_MAX {
+            return Err(StoreError::Full("too many requests wait for the database"));
+        }
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(StoreError::Full("too many jobs are unfinished"));
+        }
+        Ok(())
+    }
+
+    /// A verb that is a transaction of its own.
+    fn done<T>(&self, began: Instant, answer: std::result::Result<T, Fault>) -> Result<T> {
+        match answer {
+            Ok(answer) => {
+                self.committed(began);
+                Ok(answer)
+            }
+            Err(fault) => Err(self.judge(&fault)),
+        }
+    }
+
+    async fn revive(&self, ask: &ReviveAsk) -> std::result::Result<Revived, Fault> {
+        let mut line = self.hands.line().await?;
+        line.begin().await?;
+        let (revived, again) = revive::revive(self, &mut line, ask).await?;
+        line.commit().await?;
+        if let Some(again) = again {
+            self.lives_again(&again);
+        }
+        Ok(revived)
+    }
+
+    fn lives_again(&self, again: &revive::Again) {
+        lock(&self.versions).count(again.version, 1);
+        self.wake.ready(&again.queue, again.run_at);
+    }
+
+    async fn activate(&self, hash: [u8; 32], files: &str, at: Timestamp) -> std::result::Result<VersionId, Fault> {
+        let mut line: Line = self.hands.line().await?;
+        // Asked first: a number that is taken and not used leaves a gap.
+        for _ in 0..2 {
+            let known = line.query("SELECT id FROM version WHERE hash = $1", &[&&hash[..]]).await?;
+            if let Some(row) = known.first() {
+                return Ok(VersionId(row.try_get(0)?));
+            }
+            line.query(
+                "INSERT INTO version (hash, files, at) VALUES ($1, $2, $3) ON CONFLICT (hash) DO NOTHING",
+                &[&&hash[..], &rows::text(files), &at.as_micros()],
+            )
+            .await?;
+        }
+        let row = line.query("SELECT id FROM version WHERE hash = $1", &[&&hash[..]]).await?;
+        row.first().map_or(Err(Fault::Silent), |row| Ok(VersionId(row.try_get(0)?)))
+    }
+}
+
+/// How many unfinished jobs run each version: as it was at the last look, and what this node did since.
+#[derive(Default)]
+struct Versions(BTreeMap<VersionId, i64>);
+
+impl Versions {
+    fn count(&mut self, version: VersionId, by: i64) {
+        *self.0.entry(version).or_default() += by;
+    }
+
+    /// `before` is how it was when the look began: what happened meanwhile is added to what was seen.
+    fn looked(&mut self, before: &Versions, seen: Vec<(VersionId, i64)>) {
+        let of = |known: &Versions, version| known.0.get(&version).copied().unwrap_or(0);
+        let mut now: BTreeMap<VersionId, i64> = seen.into_iter().collect();
+        for version in self.0.keys().copied() {
+            *now.entry(version).or_default() += of(self, version) - of(before, version);
+        }
+        now.retain(|_, jobs| *jobs != 0);
+        self.0 = now;
+    }
+
+    fn live(&self) -> Vec<VersionId> {
+        self.0.iter().filter(|(_, jobs)| **jobs > 0).map(|(version, _)| *version).collect()
+    }
+}
+
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    accepts: Batcher<Accepts>,
+    intents: Batcher<Intents>,
+    conclusions: Batcher<Conclusions>,
+    settlements: Batcher<Settlements>,
+    pepper: [u8; 32],
+}
+
+impl PostgresStore {
+    /// Opens the store of this database, and makes it if it is new. `pepper` is used if the store is new.
+    pub async fn open(url: &str, pepper: [u8; 32], options: Options) -> Result<PostgresStore> {
+        let link = Link::parse(url)?;
+        let found = migrate::migrate(&link, pepper).await?;
+        let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit);
+        let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit);
+        let open_error = |fault: Fault| StoreError::Open(fault.to_string());
+        let node = node::register(&hands, options.silence_max).await.map_err(open_error)?;
+        let shared = Arc::new(Shared {
+            link,
+            hands,
+            eyes,
+            node: Mutex::new(node),
+            skew: Skew::default(),
+            wake: Wake::default(),
+            clock: options.clock,
+            silence: options.silence_max,
+            closed: watch::Sender::new(false),
+            doubt: Notify::new(),
+            pruned_to: Mutex::default(),
+            unwell: Mutex::default(),
+            is_full: AtomicBool::new(false),
+            pending: AtomicUsize::new(0),
+            commits: AtomicU64::new(0),
+            commit_nanos: AtomicU64::new(0),
+            commit_times: Default::default(),
+            write_errors: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            counts: Mutex::default(),
+            versions: Mutex::default(),
+        });
+        node::measure(&shared).await.map_err(open_error)?;
+        tokio::spawn(node::live(shared.clone()));
+        tokio::spawn(node::watch(shared.clone()));
+        tokio::spawn(wake::listen(shared.clone()));
+        Ok(PostgresStore {
+            accepts: Batcher::start(&shared),
+            intents: Batcher::start(&shared),
+            conclusions: Batcher::start(&shared),
+            settlements: Batcher::start(&shared),
+            pepper: found.pepper,
+            shared,
+        })
+    }
+}
+
+/// Makes the store of this database, or brings it up to date, without becoming a node of it.
+pub async fn prepare(url: &str, pepper: [u8; 32]) -> Result<()> {
+    migrate::migrate(&Link::parse(url)?, pepper).await.map(drop)
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.shared.closed.send_replace(true);
+    }
+}
+
+fn unread(fault: Fault) -> StoreError {
+    StoreError::Unavailable(format!("reading failed: {fault}"))
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn accept(&self, event: NewEvent) -> Result<Acceptance> {
+        self.shared.may_accept()?;
+        self.accepts.write(event).await
+    }
+
+    async fn claim(&self, ask: ClaimAsk) -> Result<Vec<Claim>> {
+        if ask.most == 0 {
+            return Ok(Vec::new());
+        }
+        let began = Instant::now();
+        self.shared.done(began, claim::claim(&self.shared, &ask).await)
+    }
+
+    async fn renew(&self, leases: &[LeaseRef], until: Timestamp) -> Result<Vec<Held>> {
+        let began = Instant::now();
+        self.shared.done(began, claim::renew(&self.shared, leases, until).await)
+    }
+
+    async fn intend(&self, lease: LeaseRef, effect: NewEffect) -> Result<Held> {
+        self.intents.write((lease, effect)).await
+    }
+
+    async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held> {
+        self.conclusions.write((lease, conclusion)).await
+    }
+
+    async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
+        self.settlements.write((lease, end)).await
+    }
+
+    async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
+        let began = Instant::now();
+        self.shared.done(began, claim::lapse(&self.shared, now, most, until).await)
+    }
+
+    async fn revive(&self, ask: ReviveAsk) -> Result<Revived> {
+        let began = Instant::now();
+        self.shared.done(began, self.shared.revive(&ask).await)
+    }
+
+    async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
+        let began = Instant::now();
+        self.shared.done(began, self.shared.activate(hash, &files, at).await)
+    }
+
+    async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
+        let began = Instant::now();
+        self.shared.done(began, keep::prune(&self.shared, now, &retention, most).await)
+    }
+
+    async fn work(&self, queue: &str) {
+        let wake = self.shared.wake.wake_of(queue);
+        wake.notified().await;
+    }
+
+    fn next_due(&self, queue: &str) -> Option<Timestamp> {
+        self.shared.wake.next_due(queue)
+    }
+
+    /// A database that is away comes back: this engine never fails for good.
+    async fn failed(&self) -> StoreError {
+        std::future::pending().await
+    }
+}
+
+#[async_trait]
+impl Read for PostgresStore {
+    async fn job(&self, id: JobId) -> Result<Option<JobStory>> {
+        read::job(&self.shared.eyes, id).await.map_err(unread)
+    }
+
+    async fn jobs_of(&self, event: EventId) -> Result<Vec<JobRow>> {
+        read::jobs_of(&self.shared.eyes, event).await.map_err(unread)
+    }
+
+    async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
+        read::jobs(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {
+        read::dead_groups(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn key(&self, key: DedupKey) -> Result<Option<EventId>> {
+        read::key(&self.shared.eyes, key).await.map_err(unread)
+    }
+
+    async fn latencies(&self, since: Timestamp) -> Result<Latencies> {
+        read::latencies(&self.shared.eyes, since).await.map_err(unread)
+    }
+
+    async fn version_files(&self, version: VersionId) -> Result<Option<String>> {
+        read::version_files(&self.shared.eyes, version).await.map_err(unread)
+    }
+
+    async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>> {
+        read::audit(&self.shared.eyes, limit).await.map_err(unread)
+    }
+
+    fn live_versions(&self) -> Vec<VersionId> {
+        lock(&self.shared.versions).live()
+    }
+
+    async fn counts(&self) -> Result<Counts> {
+        if let Some((at, counts)) = &*lock(&self.shared.counts)
+            && at.elapsed() < read::COUNTS_KEPT
+        {
+            return Ok(counts.clone());
+        }
+        let counts = read::counts(&self.shared.eyes).await.map_err(unread)?;
+        *lock(&self.shared.counts) = Some((Instant::now(), counts.clone()));
+        Ok(counts)
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            unwell: lock(&self.shared.unwell).clone(),
+            bytes: self.shared.bytes.load(Ordering::Relaxed),
+            // The server does not tell how much room its disk has.
+            free_bytes: u64::MAX,
+            pending_verbs: self.shared.pending.load(Ordering::Relaxed),
+            commits: self.shared.commits.load(Ordering::Relaxed),
+            commit_seconds: self.shared.commit_nanos.load(Ordering::Relaxed) as f64 / 1e9,
+            commit_times: self.shared.commit_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
+            write_errors: self.shared.write_errors.load(Ordering::Relaxed),
+        }
+    }
+
+    fn pepper(&self) -> &[u8; 32] {
+        &self.pepper
+    }
+}

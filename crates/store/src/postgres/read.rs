@@ -1,0 +1,194 @@
+//! The questions, asked on lines of their own: a long list never keeps a verb waiting.
+
+use super::pool::Pool;
+use super::{Fault, rows};
+use crate::VersionId;
+use crate::read::*;
+use bytes::Bytes;
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::key::DedupKey;
+use clinch_core::time::Timestamp;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Answer<T> = Result<T, Fault>;
+
+pub(super) async fn job(eyes: &Arc<Pool>, id: JobId) -> Answer<Option<JobStory>> {
+    let job = id.number().cast_signed();
+    let mut line = eyes.line().await?;
+    line.begin_reading().await?;
+    let found = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
+    let Some(row) = found.first().map(rows::job_row).transpose()? else {
+        line.commit().await?;
+        return Ok(None);
+    };
+    let event = row.event.number().cast_signed();
+    let events =
+        line.query("SELECT status, expires_at, key IS NOT NULL, payload FROM event WHERE id = $1", &[&event]).await?;
+    let Some(told) = events.first() else {
+        line.commit().await?;
+        return Ok(None);
+    };
+    let audit = line.query(&format!("{} WHERE job = $1 ORDER BY id", rows::AUDIT_ROW), &[&job]).await?;
+    let story = JobStory {
+        attempts: rows::attempts(&mut line, job).await?,
+        effects: rows::effects(&mut line, &[job]).await?.remove(&id).unwrap_or_default(),
+        deliveries: rows::deliveries(&mut line, event).await?,
+        audit: audit.iter().map(rows::audit_row).collect::<Result<_, _>>()?,
+        answer_status: u16::try_from(told.try_get::<_, i32>(0)?).unwrap_or_default(),
+        key_until: if told.try_get(2)? { Some(rows::time(told, 1)?) } else { None },
+        payload: Bytes::copy_from_slice(told.try_get(3)?),
+        row,
+    };
+    line.commit().await?;
+    Ok(Some(story))
+}
+
+pub(super) async fn jobs_of(eyes: &Arc<Pool>, event: EventId) -> Answer<Vec<JobRow>> {
+    let sql = format!(
+        "{} WHERE job.event = $1 AND job.id > $1
+             AND job.id <= $1 + (SELECT jobs FROM event WHERE event.id = $1) ORDER BY job.id",
+        rows::JOB_ROW
+    );
+    let found = eyes.ask(&sql, &[&event.number().cast_signed()]).await?;
+    Ok(found.iter().map(rows::job_row).collect::<Result<_, _>>()?)
+}
+
+/// The newest first.
+pub(super) async fn jobs(eyes: &Arc<Pool>, filter: &JobFilter) -> Answer<JobPage> {
+    let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
+    let before = filter.before.map_or(i64::MAX, |id| id.number().cast_signed());
+    let mut line = eyes.line().await?;
+    // Dead and running ones have an index of their own; for the rest the look back is bounded.
+    let floor: i64 = match filter.word {
+        Some(Word::Dead | Word::Running) => 0,
+        _ => {
+            let sql = "SELECT id FROM job WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1";
+            let rows = line.query(sql, &[&before, &(SCAN_ROWS_MAX as i64)]).await?;
+            rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0)
+        }
+    };
+    let mut sql = format!("{} WHERE job.id < $1 AND job.id >= $2", rows::JOB_ROW);
+    if let Some(word) = filter.word {
+        sql.push_str(match word {
+            Word::Queued => " AND job.state = 0 AND job.failures = 0",
+            Word::Retrying => " AND job.state = 0 AND job.failures > 0",
+            Word::Running => " AND job.state = 4",
+            Word::Success => " AND job.state = 1",
+            Word::Noop => " AND job.state = 2",
+            Word::Dead => " AND job.state = 3",
+        });
+    }
+    if let Some(reason) = filter.reason {
+        let _ = write!(sql, " AND job.reason = {}", rows::reason_number(reason));
+    }
+    sql.push_str(" AND ($3::text IS NULL OR job.flow = $3) AND ($4::text IS NULL OR job.queue = $4)");
+    sql.push_str(" ORDER BY job.id DESC LIMIT $5");
+    let found = line.query(&sql, &[&before, &floor, &filter.flow, &filter.queue, &(limit as i64 + 1)]).await?;
+    let mut rows = found.iter().map(rows::job_row).collect::<Result<Vec<_>, _>>()?;
+    let more = rows.len() > limit || floor > 0;
+    rows.truncate(limit);
+    Ok(JobPage { rows, more })
+}
+
+pub(super) async fn dead_groups(eyes: &Arc<Pool>) -> Answer<Vec<DeadGroup>> {
+    let found = eyes
+        .ask(
+            "SELECT flow, reason, count(*), min(ended_at), max(ended_at), max(id)
+             FROM job WHERE state = 3 GROUP BY flow, reason ORDER BY count(*) DESC",
+            &[],
+        )
+        .await?;
+    let mut groups = Vec::with_capacity(found.len());
+    for row in &found {
+        groups.push(DeadGroup {
+            flow: rows::name(row, 0)?,
+            reason: rows::reason(row.try_get::<_, Option<i16>>(1)?.unwrap_or_default()),
+            jobs: rows::big_count(row, 2)?,
+            first_at: rows::time(row, 3)?,
+            last_at: rows::time(row, 4)?,
+            example: rows::job_id(row, 5)?,
+        });
+    }
+    Ok(groups)
+}
+
+pub(super) async fn key(eyes: &Arc<Pool>, key: DedupKey) -> Answer<Option<EventId>> {
+    let found = eyes.ask("SELECT event FROM dedup WHERE key = $1", &[&&key.as_bytes()[..]]).await?;
+    Ok(found.first().map(|row| rows::event_id(row, 0)).transpose()?)
+}
+
+pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp) -> Answer<Latencies> {
+    let first = JobId::first_at(since).number().cast_signed();
+    let rows = eyes
+        .ask(
+            "SELECT received_at, first_attempt_at, ended_at FROM job
+             WHERE id >= $1 AND ended_at IS NOT NULL ORDER BY id DESC LIMIT $2",
+            &[&first, &(LATENCY_JOBS_MAX as i64 + 1)],
+        )
+        .await?;
+    let mut found = Latencies { cut: rows.len() > LATENCY_JOBS_MAX, ..Latencies::default() };
+    for row in rows.iter().take(LATENCY_JOBS_MAX) {
+        let (received, ended) = (rows::time(row, 0)?, rows::time(row, 2)?);
+        let began = rows::maybe_time(row, 1)?.unwrap_or(ended);
+        found.wait.push(began.since(received));
+        found.run.push(ended.since(began));
+        found.end_to_end.push(ended.since(received));
+    }
+    for stage in [&mut found.wait, &mut found.run, &mut found.end_to_end] {
+        stage.sort_unstable();
+    }
+    Ok(found)
+}
+
+pub(super) async fn version_files(eyes: &Arc<Pool>, version: VersionId) -> Answer<Option<String>> {
+    let found = eyes.ask("SELECT files FROM version WHERE id = $1", &[&version.0]).await?;
+    Ok(found.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+pub(super) async fn audit(eyes: &Arc<Pool>, limit: usize) -> Answer<Vec<AuditRow>> {
+    let sql = format!("{} ORDER BY id DESC LIMIT $1", rows::AUDIT_ROW);
+    let found = eyes.ask(&sql, &[&(limit.min(LIST_ROWS_MAX) as i64)]).await?;
+    Ok(found.iter().map(rows::audit_row).collect::<Result<_, _>>()?)
+}
+
+/// Counts that were asked for a moment ago are told again.
+pub(super) const COUNTS_KEPT: Duration = Duration::from_secs(1);
+
+// One part per state, so that each is answered from its own index.
+const LIVE: &str = "
+    SELECT flow, state, is_failed, count(*), min(received_at) FROM (
+        SELECT flow, state, failures > 0 AS is_failed, received_at FROM job WHERE state = 0
+        UNION ALL SELECT flow, state, false, received_at FROM job WHERE state = 4
+    ) AS live GROUP BY flow, state, is_failed";
+
+const DEAD: &str = "SELECT flow, reason, count(*), min(ended_at) FROM job WHERE state = 3 GROUP BY flow, reason";
+
+pub(super) async fn counts(eyes: &Arc<Pool>) -> Answer<Counts> {
+    let (live, dead) = eyes.line().await?.query_both((LIVE, &[]), (DEAD, &[])).await?;
+    let mut counts = Counts::default();
+    for row in &live {
+        let flow = rows::name(row, 0)?;
+        let failures = u32::from(row.try_get::<_, bool>(2)?);
+        counts.live.push((flow.clone(), rows::word(row.try_get(1)?, failures), rows::big_count(row, 3)?));
+        keep_oldest(&mut counts.oldest, flow, rows::time(row, 4)?);
+    }
+    for row in &dead {
+        let flow = rows::name(row, 0)?;
+        let reason = rows::reason(row.try_get::<_, Option<i16>>(1)?.unwrap_or_default());
+        counts.dead.push((flow.clone(), reason, rows::big_count(row, 2)?));
+        if let Some(ended_at) = rows::maybe_time(row, 3)? {
+            keep_oldest(&mut counts.oldest_dead, flow, ended_at);
+        }
+    }
+    Ok(counts)
+}
+
+fn keep_oldest(oldest: &mut Vec<(Arc<str>, Timestamp)>, flow: Arc<str>, at: Timestamp) {
+    match oldest.iter_mut().find(|(other, _)| *other == flow) {
+        Some((_, first)) => *first = at.min(*first),
+        None => oldest.push((flow, at)),
+    }
+}

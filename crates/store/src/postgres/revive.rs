@@ -1,0 +1,76 @@
+//! revive: a dead letter runs again, under the same keys, on record.
+
+use super::pool::Line;
+use super::rows::{self, DEAD, DONE, NOT_DONE, text};
+use super::{Fault, Shared};
+use crate::{ReviveAsk, Revived, UnknownRuling, VersionId};
+use clinch_core::effect::{EffectState, Idempotency};
+use clinch_core::job::Word;
+use clinch_core::time::Timestamp;
+use std::sync::Arc;
+
+/// A job that lives again, as soon as it is committed.
+pub(super) struct Again {
+    pub queue: Arc<str>,
+    pub version: VersionId,
+    pub run_at: Timestamp,
+}
+
+/// Within the transaction of the caller, who lets others know after the commit.
+pub(super) async fn revive(
+    shared: &Shared,
+    line: &mut Line,
+    ask: &ReviveAsk,
+) -> Result<(Revived, Option<Again>), Fault> {
+    let job = ask.job.number().cast_signed();
+    // Locked first: who presses the button at the same time waits, and then finds a job that is no dead letter.
+    let found = line.query("SELECT state FROM job WHERE id = $1 FOR NO KEY UPDATE", &[&job]).await?;
+    if found.is_empty() {
+        return Ok((Revived::NotFound, None));
+    }
+    let rows = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
+    let Some(row) = rows.first().map(rows::job_row).transpose()? else { return Ok((Revived::NotFound, None)) };
+    let Some(reason) = row.reason.filter(|_| row.word == Word::Dead) else {
+        return Ok((Revived::NotDead { state: row.word }, None));
+    };
+    let effects = rows::effects(line, &[job]).await?.remove(&ask.job).unwrap_or_default();
+    let unclear: Vec<_> =
+        effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
+    // Where the target can tell, the worker sends again by itself; else a person must say what to do.
+    if ask.unknown.is_none() && unclear.iter().any(|effect| effect.class == Idempotency::None) {
+        return Ok((Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() }, None));
+    }
+    if let Some(ruling) = ask.unknown {
+        let state = match ruling {
+            UnknownRuling::Resend => NOT_DONE,
+            UnknownRuling::Skip => DONE,
+        };
+        line.query(
+            "UPDATE effect SET state = $2, changed_at = $3 WHERE job = $1 AND state IN (0, 3)",
+            &[&job, &state, &ask.at.as_micros()],
+        )
+        .await?;
+    }
+    let version = ask.version.unwrap_or(row.version);
+    let replays = row.replays + 1;
+    let run_at = shared.skew.to_database(ask.at).as_micros();
+    line.query(
+        "UPDATE job SET state = 0, run_at = $2, failures = 0, replays = $3, version = $4,
+             first_attempt_at = NULL, ended_at = NULL, reason = NULL
+         WHERE id = $1 AND state = $5",
+        &[&job, &run_at, &replays.cast_signed(), &version.0, &DEAD],
+    )
+    .await?;
+    let ruling = match ask.unknown {
+        None => "",
+        Some(UnknownRuling::Resend) => "; unknown effects are sent again",
+        Some(UnknownRuling::Skip) => "; unknown effects are taken as done",
+    };
+    let detail = format!("replay {replays} of a dead letter ({reason}){ruling}");
+    line.query(
+        "INSERT INTO audit (at, actor, action, job, reason, detail) VALUES ($1, $2, 'replay', $3, $4, $5)",
+        &[&ask.at.as_micros(), &text(&ask.actor), &job, &text(&ask.reason), &detail],
+    )
+    .await?;
+    Ok((Revived::Revived { replays }, Some(Again { queue: row.queue, version, run_at: ask.at })))
+}

@@ -1,0 +1,211 @@
+//! How rows are spelt, in both directions.
+
+use super::Fault;
+use super::pool::Line;
+use crate::VersionId;
+use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+use clinch_core::death::Reason;
+use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::time::Timestamp;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio_postgres::Row;
+
+/// The same numbers as in the embedded engine, and one more.
+pub(super) const READY: i16 = 0;
+pub(super) const SUCCESS: i16 = 1;
+pub(super) const NOOP: i16 = 2;
+pub(super) const DEAD: i16 = 3;
+pub(super) const RUNNING: i16 = 4;
+
+pub(super) const OPEN: i16 = 0;
+pub(super) const DONE: i16 = 1;
+pub(super) const NOT_DONE: i16 = 2;
+pub(super) const UNKNOWN: i16 = 3;
+
+type Read<T> = Result<T, tokio_postgres::Error>;
+
+/// The one character that a text of PostgreSQL cannot hold is replaced: a strange error of a target must not keep the
+/// attempt that it ended from being written down.
+pub(super) fn text(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
+}
+
+pub(super) fn class_number(class: Idempotency) -> i16 {
+    match class {
+        Idempotency::None => 0,
+        Idempotency::Header => 1,
+        Idempotency::Natural => 2,
+    }
+}
+
+fn class(number: i16) -> Idempotency {
+    match number {
+        1 => Idempotency::Header,
+        2 => Idempotency::Natural,
+        _ => Idempotency::None,
+    }
+}
+
+pub(super) fn effect_number(state: &EffectState) -> i16 {
+    match state {
+        EffectState::Open => OPEN,
+        EffectState::Done(_) => DONE,
+        EffectState::NotDone => NOT_DONE,
+        EffectState::Unknown => UNKNOWN,
+    }
+}
+
+/// The place in the fixed list; the list only ever grows at its end.
+pub(super) fn reason_number(reason: Reason) -> i16 {
+    Reason::ALL.iter().position(|other| *other == reason).and_then(|at| i16::try_from(at).ok()).unwrap_or(0)
+}
+
+pub(super) fn reason(number: i16) -> Reason {
+    usize::try_from(number).ok().and_then(|at| Reason::ALL.get(at)).copied().unwrap_or(Reason::Internal)
+}
+
+pub(super) fn word(state: i16, failures: u32) -> Word {
+    match state {
+        SUCCESS => Word::Success,
+        NOOP => Word::Noop,
+        DEAD => Word::Dead,
+        RUNNING => Word::Running,
+        _ if failures > 0 => Word::Retrying,
+        _ => Word::Queued,
+    }
+}
+
+pub(super) fn time(row: &Row, column: usize) -> Read<Timestamp> {
+    Ok(Timestamp::from_micros(row.try_get(column)?))
+}
+
+pub(super) fn maybe_time(row: &Row, column: usize) -> Read<Option<Timestamp>> {
+    Ok(row.try_get::<_, Option<i64>>(column)?.map(Timestamp::from_micros))
+}
+
+pub(super) fn job_id(row: &Row, column: usize) -> Read<JobId> {
+    Ok(JobId::from_number(row.try_get::<_, i64>(column)?.cast_unsigned()))
+}
+
+pub(super) fn event_id(row: &Row, column: usize) -> Read<EventId> {
+    Ok(EventId::from_number(row.try_get::<_, i64>(column)?.cast_unsigned()))
+}
+
+pub(super) fn name(row: &Row, column: usize) -> Read<Arc<str>> {
+    Ok(Arc::from(row.try_get::<_, &str>(column)?))
+}
+
+/// Numbers that only count up.
+pub(super) fn count(row: &Row, column: usize) -> Read<u32> {
+    Ok(row.try_get::<_, i32>(column)?.cast_unsigned())
+}
+
+pub(super) fn big_count(row: &Row, column: usize) -> Read<u64> {
+    Ok(row.try_get::<_, i64>(column)?.cast_unsigned())
+}
+
+/// The columns that `job_row` reads.
+pub(super) const JOB_ROW: &str = "
+    SELECT job.id, job.event, job.flow, job.queue, job.version, job.state, job.run_at, job.failures, job.attempts,
+           job.replays, job.ended_at, job.reason, job.received_at,
+           CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
+                                            ORDER BY no DESC LIMIT 1) END
+    FROM job ";
+
+pub(super) fn job_row(row: &Row) -> Read<JobRow> {
+    let state: i16 = row.try_get(5)?;
+    let failures = count(row, 7)?;
+    Ok(JobRow {
+        id: job_id(row, 0)?,
+        event: event_id(row, 1)?,
+        flow: name(row, 2)?,
+        queue: name(row, 3)?,
+        version: VersionId(row.try_get(4)?),
+        word: word(state, failures),
+        received_at: time(row, 12)?,
+        run_at: if state == READY { Some(time(row, 6)?) } else { None },
+        failures,
+        attempts: count(row, 8)?,
+        replays: count(row, 9)?,
+        ended_at: maybe_time(row, 10)?,
+        reason: row.try_get::<_, Option<i16>>(11)?.map(reason),
+        error: row.try_get(13)?,
+    })
+}
+
+/// What the ledger holds of these jobs.
+pub(super) async fn effects(line: &mut Line, jobs: &[i64]) -> Result<HashMap<JobId, Vec<Effect>>, Fault> {
+    let rows = line
+        .query(
+            "SELECT job, name, class, state, first_intended_at, changed_at, sends, status, body
+             FROM effect WHERE job = ANY($1) ORDER BY job, first_intended_at, name COLLATE \"C\"",
+            &[&jobs],
+        )
+        .await?;
+    let mut effects: HashMap<JobId, Vec<Effect>> = HashMap::new();
+    for row in &rows {
+        effects.entry(job_id(row, 0)?).or_default().push(effect(row)?);
+    }
+    Ok(effects)
+}
+
+fn effect(row: &Row) -> Read<Effect> {
+    let state = match row.try_get(3)? {
+        DONE => EffectState::Done(Receipt {
+            status: row.try_get::<_, Option<i32>>(7)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(0),
+            body: row.try_get::<_, Option<Vec<u8>>>(8)?.unwrap_or_default().into(),
+        }),
+        NOT_DONE => EffectState::NotDone,
+        UNKNOWN => EffectState::Unknown,
+        _ => EffectState::Open,
+    };
+    Ok(Effect {
+        name: row.try_get(1)?,
+        class: class(row.try_get(2)?),
+        state,
+        first_intended_at: time(row, 4)?,
+        changed_at: time(row, 5)?,
+        sends: count(row, 6)?,
+    })
+}
+
+pub(super) async fn attempts(line: &mut Line, job: i64) -> Result<Vec<AttemptRow>, Fault> {
+    let sql = "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = $1 ORDER BY no";
+    let rows = line.query(sql, &[&job]).await?;
+    let attempt = |row: &Row| -> Read<AttemptRow> {
+        Ok(AttemptRow {
+            no: count(row, 0)?,
+            started_at: time(row, 1)?,
+            ended_at: time(row, 2)?,
+            outcome: row.try_get(3)?,
+            reason: row.try_get::<_, Option<i16>>(4)?.map(reason),
+            error: row.try_get(5)?,
+        })
+    };
+    Ok(rows.iter().map(attempt).collect::<Read<_>>()?)
+}
+
+pub(super) async fn deliveries(line: &mut Line, event: i64) -> Result<Vec<DeliveryRow>, Fault> {
+    let rows = line.query("SELECT at, kind, times FROM delivery WHERE event = $1 ORDER BY no", &[&event]).await?;
+    let delivery = |row: &Row| -> Read<DeliveryRow> {
+        Ok(DeliveryRow { at: time(row, 0)?, conflict: row.try_get::<_, i16>(1)? == 1, times: big_count(row, 2)? })
+    };
+    Ok(rows.iter().map(delivery).collect::<Read<_>>()?)
+}
+
+pub(super) const AUDIT_ROW: &str = "SELECT at, actor, action, job, reason, detail FROM audit ";
+
+pub(super) fn audit_row(row: &Row) -> Read<AuditRow> {
+    Ok(AuditRow {
+        at: time(row, 0)?,
+        actor: row.try_get(1)?,
+        action: row.try_get(2)?,
+        job: row.try_get::<_, Option<i64>>(3)?.map(|id| JobId::from_number(id.cast_unsigned())),
+        reason: row.try_get(4)?,
+        detail: row.try_get(5)?,
+    })
+}

@@ -1,0 +1,142 @@
+//! settle: the end of an attempt and what follows from it, with the fence compared in the same statement.
+
+use super::batch::Family;
+use super::ledger::{answers, columns, receipt};
+use super::rows::{DEAD, NOOP, READY, SUCCESS, effect_number, reason_number, text};
+use super::{Fault, Shared, lock};
+use crate::{Conclusion, Held, LeaseRef, Result, Settlement, VersionId};
+use clinch_core::death::Reason;
+use clinch_core::job::{Change, Ending};
+use clinch_core::time::Timestamp;
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+pub(super) struct Settlements;
+
+// No attempt ends with an effect still open: one that nobody concluded is unknown.
+const SETTLE: &str = "
+    WITH held AS MATERIALIZED (
+        SELECT asked.*, job.attempts, job.queue, job.version FROM unnest(
+            $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
+            $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::text[],
+            $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[]
+        ) AS asked (job, fence, state, at, failed, reason,
+                    started_at, ended_at, outcome, attempt_reason, error,
+                    step, step_state, step_at, step_status, step_body)
+        JOIN job ON job.id = asked.job
+        WHERE job.state = 4 AND job.fence = asked.fence
+        ORDER BY job.id FOR NO KEY UPDATE OF job
+    ), concluded AS (
+        UPDATE effect SET state = held.step_state, changed_at = held.step_at, status = held.step_status,
+                          body = held.step_body
+        FROM held WHERE effect.job = held.job AND effect.name = held.step
+    ), closed AS (
+        UPDATE effect SET state = 3, changed_at = held.ended_at
+        FROM held WHERE effect.job = held.job AND effect.state = 0 AND effect.name IS DISTINCT FROM held.step
+    ), ended AS (
+        INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
+        SELECT job, attempts + 1, started_at, ended_at, outcome, attempt_reason, error FROM held
+    ), moved AS (
+        UPDATE job SET state = held.state, attempts = job.attempts + 1, failures = job.failures + held.failed,
+            first_attempt_at = coalesce(job.first_attempt_at, held.started_at),
+            run_at = CASE WHEN held.state = 0 THEN held.at ELSE job.run_at END,
+            ended_at = CASE WHEN held.state = 0 THEN NULL ELSE held.at END,
+            reason = held.reason, lease_until = NULL, node = NULL
+        FROM held WHERE job.id = held.job
+    )
+    SELECT job, queue, version FROM held";
+
+impl Family for Settlements {
+    type Ask = (LeaseRef, Settlement);
+    type Answer = Held;
+
+    fn touches((lease, _): &Self::Ask) -> Option<u64> {
+        Some(lease.job.number())
+    }
+
+    async fn write(shared: &Shared, asks: &[Self::Ask]) -> std::result::Result<Vec<Result<Held>>, Fault> {
+        let ending: Vec<(LeaseRef, &Settlement, Next)> =
+            asks.iter().filter_map(|(lease, end)| Some((*lease, end, next(shared, end.change)?))).collect();
+        let ends = || ending.iter().map(|(_, end, _)| *end);
+        let nexts = || ending.iter().map(|(.., next)| next);
+        let steps = || ends().map(|end| end.conclusion.as_ref());
+        let of_step = |of: fn(&Conclusion) -> i64| -> Vec<Option<i64>> { steps().map(|step| step.map(of)).collect() };
+
+        let (jobs, fences) = columns(ending.iter().map(|(lease, ..)| lease));
+        let states: Vec<i16> = nexts().map(|next| next.state).collect();
+        let at: Vec<i64> = nexts().map(|next| next.at.as_micros()).collect();
+        let failed: Vec<i32> =
+            ends().map(|end| i32::from(end.charged && !matches!(end.change, Change::Finished { .. }))).collect();
+        let reasons: Vec<Option<i16>> = nexts().map(|next| next.reason.map(reason_number)).collect();
+        let started_at: Vec<i64> = ends().map(|end| end.started_at.as_micros()).collect();
+        let ended_at: Vec<i64> = ends().map(|end| end.ended_at.as_micros()).collect();
+        let outcomes: Vec<&str> = ends().map(|end| end.outcome).collect();
+        let attempt_reasons: Vec<Option<i16>> = ends().map(|end| end.reason.map(reason_number)).collect();
+        let errors: Vec<Option<Cow<'_, str>>> = ends().map(|end| end.error.as_deref().map(text)).collect();
+        let step_names: Vec<Option<Cow<'_, str>>> = steps().map(|step| step.map(|step| text(&step.name))).collect();
+        let step_states: Vec<Option<i16>> = steps().map(|step| step.map(|step| effect_number(&step.state))).collect();
+        let step_at = of_step(|step| step.at.as_micros());
+        let step_statuses: Vec<Option<i32>> =
+            steps().map(|step| step.and_then(receipt).map(|receipt| receipt.status.into())).collect();
+        let step_bodies: Vec<Option<&[u8]>> =
+            steps().map(|step| step.and_then(receipt).map(|receipt| &receipt.body[..])).collect();
+
+        let rows = shared
+            .hands
+            .ask(
+                SETTLE,
+                &[
+                    &jobs,
+                    &fences,
+                    &states,
+                    &at,
+                    &failed,
+                    &reasons,
+                    &started_at,
+                    &ended_at,
+                    &outcomes,
+                    &attempt_reasons,
+                    &errors,
+                    &step_names,
+                    &step_states,
+                    &step_at,
+                    &step_statuses,
+                    &step_bodies,
+                ],
+            )
+            .await?;
+        let mut held: HashMap<i64, (&str, VersionId)> = HashMap::new();
+        for row in &rows {
+            held.insert(row.try_get(0)?, (row.try_get(1)?, VersionId(row.try_get(2)?)));
+        }
+        for ((_, end, _), job) in ending.iter().zip(&jobs) {
+            let Some((queue, version)) = held.get(job) else { continue };
+            match end.change {
+                Change::HandedBack { run_at } => shared.wake.ready(queue, run_at),
+                // Nobody else need hurry for a retry: who looks when it is due will find it.
+                Change::Retried { run_at } => shared.wake.ready_here(queue, run_at),
+                _ => lock(&shared.versions).count(*version, -1),
+            }
+        }
+        answers(asks.iter().map(|(lease, _)| lease), &rows)
+    }
+}
+
+/// How the row says it.
+struct Next {
+    state: i16,
+    at: Timestamp,
+    reason: Option<Reason>,
+}
+
+/// `None` for a change in which no attempt ends.
+fn next(shared: &Shared, change: Change) -> Option<Next> {
+    let (state, at, reason) = match change {
+        Change::Finished { at, ending: Ending::Success } => (SUCCESS, at, None),
+        Change::Finished { at, ending: Ending::Noop } => (NOOP, at, None),
+        Change::Buried { at, reason } => (DEAD, at, Some(reason)),
+        Change::Retried { run_at } | Change::HandedBack { run_at } => (READY, shared.skew.to_database(run_at), None),
+        Change::Claimed { .. } | Change::Revived { .. } => return None,
+    };
+    Some(Next { state, at, reason })
+}

@@ -1,0 +1,122 @@
+//! The accounting of P5 and the ledger's own rules, proved from the database alone.
+
+use super::link::Link;
+use super::migrate;
+use crate::verify::Report;
+use crate::{Result, StoreError};
+use clinch_core::id::JobId;
+use clinch_core::time::Timestamp;
+use tokio_postgres::Client;
+
+/// Only reads; any number of nodes may be at work meanwhile.
+pub async fn verify(url: &str, now: Timestamp) -> Result<Report> {
+    let client = migrate::open(&Link::parse(url)?).await?;
+    if !migrate::is_there(&client).await? {
+        return Err(StoreError::Open("there is no store in this database".into()));
+    }
+    migrate::refuse_other(&client, &migrate::known(&client).await?).await?;
+    report(&client, now).await.map_err(|error| StoreError::Damaged(super::Fault::from(error).to_string()))
+}
+
+async fn number(client: &Client, sql: &str) -> std::result::Result<i64, tokio_postgres::Error> {
+    client.query_one(sql, &[]).await?.try_get(0)
+}
+
+async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, tokio_postgres::Error> {
+    // One snapshot: all figures are of one moment.
+    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off").await?;
+    let tally = client
+        .query_one(
+            "SELECT coalesce(sum(accepted), 0)::bigint, coalesce(sum(created), 0)::bigint,
+                    coalesce(sum(expired), 0)::bigint, coalesce(sum(events_expired), 0)::bigint FROM tally",
+            &[],
+        )
+        .await?;
+    let [accepted, created, expired, events_expired] = [0, 1, 2, 3].map(|column| tally.get::<_, i64>(column));
+    let mut report = Report { accepted: created, events: accepted, ..Report::default() };
+    let states = [
+        ("queued", "state = 0 AND failures = 0"),
+        ("running", "state = 4"),
+        ("retrying", "state = 0 AND failures > 0"),
+        ("success", "state = 1"),
+        ("noop", "state = 2"),
+        ("dead", "state = 3"),
+    ];
+    for (word, condition) in states {
+        report.parts.push((word, number(client, &format!("SELECT count(*) FROM job WHERE {condition}")).await?));
+    }
+    report.parts.push(("expired by retention", expired));
+    for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3)] {
+        let sql = format!("SELECT count(*) FROM effect WHERE state = {state}");
+        report.effects.push((word, number(client, &sql).await?));
+    }
+
+    let sum: i64 = report.parts.iter().map(|(_, jobs)| jobs).sum();
+    if sum != report.accepted {
+        report.problems.push(format!("{} jobs were accepted, but {sum} are accounted for", report.accepted));
+    }
+    let events = number(client, "SELECT count(*) FROM event").await? + events_expired;
+    if events != report.events {
+        report.problems.push(format!("{} events were accepted, but {events} are accounted for", report.events));
+    }
+    for (rule, sql) in RULES {
+        let broken = client.query(&format!("{sql} LIMIT 1"), &[]).await?;
+        if let Some(first) = broken.first() {
+            let job = JobId::from_number(first.try_get::<_, i64>(0)?.cast_unsigned());
+            report.problems.push(format!("{rule}, such as {job}"));
+        }
+    }
+    let twice = client
+        .query_one(
+            "SELECT count(*) FROM (SELECT 1 FROM event WHERE key IS NOT NULL AND expires_at > $1
+                                   GROUP BY key HAVING count(*) > 1) AS twice",
+            &[&now.as_micros()],
+        )
+        .await?
+        .try_get::<_, i64>(0)?;
+    if twice > 0 {
+        report.problems.push(format!("{twice} keys are held by more than one event"));
+    }
+    let unheld = client
+        .query_one(
+            "SELECT count(*) FROM event WHERE key IS NOT NULL AND expires_at > $1
+             AND NOT EXISTS (SELECT 1 FROM dedup WHERE dedup.key = event.key AND dedup.event = event.id)",
+            &[&now.as_micros()],
+        )
+        .await?
+        .try_get::<_, i64>(0)?;
+    if unheld > 0 {
+        report.problems.push(format!("{unheld} keys are not held by the event that they were accepted with"));
+    }
+    client.batch_execute("COMMIT").await?;
+    Ok(report)
+}
+
+/// Each names rows that must not exist.
+const RULES: &[(&str, &str)] = &[
+    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 4)"),
+    ("jobs run without a lease", "SELECT id FROM job WHERE (state = 4) <> (lease_until IS NOT NULL)"),
+    ("jobs have no event", "SELECT id FROM job WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.id = job.event)"),
+    (
+        "events have no job",
+        "SELECT id FROM event WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id > event.id AND job.id <= event.id + event.jobs)",
+    ),
+    ("ended jobs do not say when", "SELECT id FROM job WHERE state IN (1, 2, 3) AND ended_at IS NULL"),
+    ("dead letters do not say why", "SELECT id FROM job WHERE state = 3 AND reason IS NULL"),
+    (
+        "jobs have other attempts than they count",
+        "SELECT id FROM job WHERE attempts <> (SELECT count(*) FROM attempt WHERE attempt.job = job.id)",
+    ),
+    (
+        "jobs ended while an effect was open",
+        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state = 0 AND job.state IN (1, 2, 3)",
+    ),
+    (
+        "jobs ended well with an effect that is not done",
+        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state <> 1 AND job.state = 1",
+    ),
+    (
+        "effects have no job",
+        "SELECT effect.job FROM effect WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = effect.job)",
+    ),
+];

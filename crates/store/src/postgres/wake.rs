@@ -1,0 +1,150 @@
+//! Who waits for work, and how they hear of it: at once from this node, by NOTIFY from another. Both are hints; the look
+//! into the table is the truth.
+
+use super::node::jittered;
+use super::{Fault, Shared, lock};
+use clinch_core::time::Timestamp;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio_postgres::AsyncMessage;
+
+const CHANNEL: &str = "clinch_work";
+/// A node speaks no more often than this: every NOTIFY holds up the commits of the whole database for a moment.
+const SPEAK_EVERY: Duration = Duration::from_millis(100);
+const RECONNECT_MIN: Duration = Duration::from_millis(200);
+const RECONNECT_MAX: Duration = Duration::from_secs(2);
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct Wake {
+    queues: Mutex<HashMap<Arc<str>, Queue>>,
+    /// What the others have not been told yet.
+    untold: Mutex<BTreeSet<Arc<str>>>,
+    news: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    due: Option<Timestamp>,
+    wake: Arc<Notify>,
+}
+
+impl Wake {
+    fn with<T>(&self, queue: &str, look: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queues = lock(&self.queues);
+        if !queues.contains_key(queue) {
+            queues.insert(Arc::from(queue), Queue::default());
+        }
+        look(queues.get_mut(queue).expect("it was just put there"))
+    }
+
+    pub fn wake_of(&self, queue: &str) -> Arc<Notify> {
+        self.with(queue, |queue| queue.wake.clone())
+    }
+
+    /// As far as this node knows.
+    pub fn next_due(&self, queue: &str) -> Option<Timestamp> {
+        lock(&self.queues).get(queue)?.due
+    }
+
+    /// A job became ready here: whoever waits for it, on whatever node, may come.
+    pub fn ready(&self, queue: &str, run_at: Timestamp) {
+        self.ready_here(queue, run_at);
+        let mut untold = lock(&self.untold);
+        if !untold.contains(queue) {
+            untold.insert(Arc::from(queue));
+            self.news.notify_one();
+        }
+    }
+
+    pub fn ready_here(&self, queue: &str, run_at: Timestamp) {
+        self.with(queue, |queue| {
+            queue.due = Some(queue.due.map_or(run_at, |due| due.min(run_at)));
+            queue.wake.notify_one();
+        });
+    }
+
+    /// The queue was looked into, and this is when its next job comes due.
+    pub fn looked(&self, queue: &str, due: Option<Timestamp>) {
+        self.with(queue, |queue| queue.due = due);
+    }
+
+    fn told(&self, queue: &str) {
+        if let Some(queue) = lock(&self.queues).get(queue) {
+            queue.wake.notify_one();
+        }
+    }
+
+    fn told_of_all(&self) {
+        for queue in lock(&self.queues).values() {
+            queue.wake.notify_one();
+        }
+    }
+}
+
+/// Listens and speaks on a connection of its own, until the store is closed.
+pub(super) async fn listen(shared: Arc<Shared>) {
+    let mut closed = shared.closed.subscribe();
+    for turn in 0.. {
+        tokio::select! {
+            _ = closed.wait_for(|closed| *closed) => return,
+            fault = converse(&shared) => {
+                if let Err(fault) = fault {
+                    tracing::debug!("other nodes are not heard for the moment: {fault}");
+                }
+            }
+        }
+        let pause = jittered(lock(&shared.node).boot, turn, RECONNECT_MIN, RECONNECT_MAX);
+        tokio::select! {
+            _ = closed.wait_for(|closed| *closed) => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Until the connection is over.
+async fn converse(shared: &Shared) -> Result<(), Fault> {
+    let (client, mut driver) = shared.link.connect().await?;
+    let (heard, mut hearing) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = driver.hear().await {
+            if let AsyncMessage::Notification(notification) = message {
+                // Nobody hears it when the store is closed.
+                let _ = heard.send(notification);
+            }
+        }
+    });
+    // A lost hint is no loss, so nobody waits for the disk on its account.
+    let greeting = format!("SET synchronous_commit = off; SET statement_timeout = 5000; LISTEN {CHANNEL}");
+    within(client.batch_execute(&greeting)).await?;
+    // What was said while nobody listened.
+    shared.wake.told_of_all();
+    loop {
+        tokio::select! {
+            notification = hearing.recv() => match notification {
+                None => return Ok(()),
+                Some(notification) => {
+                    let own = lock(&shared.node).boot.to_string();
+                    match notification.payload().split_once(' ') {
+                        Some((boot, queue)) if boot != own => shared.wake.told(queue),
+                        _ => {}
+                    }
+                }
+            },
+            () = shared.wake.news.notified() => {
+                let untold = std::mem::take(&mut *lock(&shared.wake.untold));
+                let boot = lock(&shared.node).boot.to_string();
+                let queues: Vec<&str> = untold.iter().map(|queue| &**queue).collect();
+                let sql = "SELECT pg_notify($1, $2 || ' ' || queue) FROM unnest($3::text[]) AS queue";
+                within(client.query(sql, &[&CHANNEL, &boot, &queues])).await?;
+                tokio::time::sleep(SPEAK_EVERY).await;
+            }
+        }
+    }
+}
+
+async fn within<T>(asking: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
+    Ok(tokio::time::timeout(ANSWER_MAX, asking).await.map_err(|_| Fault::Silent)??)
+}

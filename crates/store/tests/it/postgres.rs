@@ -1,0 +1,534 @@
+//! The engine for many nodes, on a real server that the tests start: every law, and what is true of many nodes only.
+
+use crate::laws::{self, *};
+use async_trait::async_trait;
+use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Idempotency};
+use clinch_core::job::Word;
+use clinch_core::time::Timestamp;
+use clinch_store::postgres::{Options, PostgresStore, prepare, verify};
+use clinch_store::read::JobFilter;
+use clinch_store::verify::Report;
+use clinch_store::{Acceptance, ClaimAsk, Held, NewEvent, Settlement, Store, StoreError};
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio_postgres::{Client, NoTls};
+
+laws::every_law!(crate::postgres::world);
+
+/// Far more than any machine needs; a test that fails must end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server of our own, in a directory of its own, reached by a socket in it.
+struct Cluster {
+    directory: PathBuf,
+    /// Its input ends with the tests, however they end; then it stops the server and removes the directory.
+    _guard: Child,
+}
+
+const GUARD: &str = r#"
+set -e
+dir=$(mktemp -d "${TMPDIR:-/tmp}/clinch-postgres.XXXXXX")
+"$BIN/initdb" -D "$dir/data" -U clinch -A trust -E UTF8 --locale=C --no-sync >"$dir/initdb.log" 2>&1
+"$BIN/postgres" -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=300 -c autovacuum_naptime=5 \
+    -c log_min_messages=error -c max_wal_size=512MB >"$dir/server.log" 2>&1 &
+server=$!
+until "$BIN/pg_isready" -q -h "$dir" -U clinch -d postgres; do kill -0 $server; sleep 0.05; done
+echo "$dir"
+exec >/dev/null 2>&1
+cat || true
+kill -QUIT $server
+wait $server || true
+rm -rf "$dir"
+"#;
+
+fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        let binaries =
+            binaries().expect("PostgreSQL 15 or newer; install it, or name its directory in CLINCH_POSTGRES_BIN");
+        // The server refuses to run as root.
+        let mut command = if rustix::process::geteuid().is_root() {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "sh"]);
+            command
+        } else {
+            Command::new("sh")
+        };
+        command.args(["-c", GUARD]).env("BIN", binaries).current_dir("/");
+        let mut guard = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let mut directory = String::new();
+        let output = guard.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut directory).expect("read");
+        assert!(!directory.is_empty(), "the server did not start");
+        Cluster { directory: PathBuf::from(directory.trim()), _guard: guard }
+    })
+}
+
+/// Of the newest version that is installed.
+fn binaries() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("CLINCH_POSTGRES_BIN") {
+        return Some(named.into());
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.filter_map(|version| Some(version.ok()?.path())).max_by_key(|path| number(path))?;
+    Some(newest.join("bin")).filter(|binaries| binaries.join("postgres").exists())
+}
+
+/// A database of its own.
+#[derive(Clone)]
+struct Postgres {
+    name: Arc<str>,
+}
+
+impl Postgres {
+    async fn new() -> Postgres {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("world_{}", MADE.fetch_add(1, Ordering::Relaxed));
+        client("postgres").await.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("made");
+        Postgres { name: name.into() }
+    }
+
+    fn url(&self) -> String {
+        url(&self.name)
+    }
+
+    /// The database itself, behind the back of the store.
+    async fn client(&self) -> Client {
+        client(&self.name).await
+    }
+
+    async fn run(&self, sql: &str) {
+        self.client().await.batch_execute(sql).await.expect("done");
+    }
+
+    async fn count(&self, sql: &str) -> i64 {
+        self.client().await.query_one(sql, &[]).await.expect("counted").get(0)
+    }
+
+    async fn world(&self) -> World {
+        World::new(Box::new(self.clone())).await
+    }
+
+    /// What is committed at this moment, in another database.
+    async fn copied(&self) -> Postgres {
+        let copy = Postgres::new().await;
+        prepare(&copy.url(), PEPPER).await.expect("made");
+        let (from, to) = (self.client().await, copy.client().await);
+        from.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.expect("begun");
+        to.batch_execute(&format!("BEGIN; TRUNCATE {}", TABLES.join(", "))).await.expect("emptied");
+        for table in TABLES {
+            let rows = format!("SELECT coalesce(json_agg({table}), '[]')::text FROM {table}");
+            let rows: String = from.query_one(&rows, &[]).await.expect("read").get(0);
+            let fill = format!(
+                "INSERT INTO {table} OVERRIDING SYSTEM VALUE
+                 SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
+            );
+            to.execute(&fill, &[&rows]).await.expect("copied");
+        }
+        for sequence in ["fence", "node_boot_seq", "version_id_seq", "audit_id_seq"] {
+            let row =
+                from.query_one(&format!("SELECT last_value, is_called FROM {sequence}"), &[]).await.expect("read");
+            let (last, is_called): (i64, bool) = (row.get(0), row.get(1));
+            let set = format!("SELECT setval('{sequence}', $1, $2)");
+            to.execute(&set, &[&last, &is_called]).await.expect("copied");
+        }
+        to.batch_execute("COMMIT").await.expect("committed");
+        copy
+    }
+
+    /// A node as it is in the wild: others are left alone until they have been silent for long.
+    async fn node(&self) -> Arc<PostgresStore> {
+        Arc::new(PostgresStore::open(&self.url(), PEPPER, in_the_wild()).await.expect("opened"))
+    }
+}
+
+fn url(database: &str) -> String {
+    format!("postgres:///{database}?user=clinch&host={}", cluster().directory.display())
+}
+
+async fn client(database: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(&url(database), NoTls).await.expect("connected");
+    tokio::spawn(connection);
+    client
+}
+
+/// Whoever is not alone in this database is dead: what a kill left is found at once, and no law waits.
+fn alone() -> Options {
+    Options { silence_max: Duration::ZERO, ..in_the_wild() }
+}
+
+fn in_the_wild() -> Options {
+    Options::new(Arc::new(|| {
+        let since = std::time::UNIX_EPOCH.elapsed().expect("it is later than that");
+        Timestamp::from_micros(i64::try_from(since.as_micros()).expect("not that much later"))
+    }))
+}
+
+const TABLES: [&str; 13] = [
+    "migration",
+    "fact",
+    "secret",
+    "version",
+    "node",
+    "event",
+    "dedup",
+    "job",
+    "attempt",
+    "effect",
+    "delivery",
+    "audit",
+    "tally",
+];
+
+#[async_trait]
+impl Engine for Postgres {
+    async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(PostgresStore::open(&self.url(), PEPPER, alone()).await.expect("opened"))
+    }
+
+    async fn copy(&self) -> Box<dyn Engine> {
+        Box::new(self.copied().await)
+    }
+
+    async fn verify(&self, now: Timestamp) -> Report {
+        verify(&self.url(), now).await.expect("read")
+    }
+
+    async fn bytes(&self) -> Vec<u8> {
+        let client = self.client().await;
+        client.batch_execute("CHECKPOINT").await.expect("written out");
+        let sql = "SELECT 'data/base/' || oid FROM pg_database WHERE datname = current_database()";
+        let files: String = client.query_one(sql, &[]).await.expect("read").get(0);
+        let files = std::fs::read_dir(cluster().directory.join(files)).expect("listed");
+        files.flat_map(|file| std::fs::read(file.expect("listed").path()).expect("read")).collect()
+    }
+}
+
+async fn world() -> World {
+    Postgres::new().await.world().await
+}
+
+async fn refusal(url: &str) -> String {
+    match PostgresStore::open(url, PEPPER, alone()).await {
+        Err(StoreError::Open(why)) => why,
+        Err(other) => panic!("refused for another reason: {other}"),
+        Ok(_) => panic!("opened"),
+    }
+}
+
+#[tokio::test]
+async fn a_store_of_a_newer_version_is_refused_and_left_alone() {
+    let postgres = Postgres::new().await;
+    prepare(&postgres.url(), PEPPER).await.expect("made");
+    postgres.run("INSERT INTO migration (no, hash) VALUES (2, 'newer')").await;
+    let why = refusal(&postgres.url()).await;
+    assert!(why.contains("newer clinch") && why.contains('2'), "{why}");
+    assert!(matches!(verify(&postgres.url(), later(0)).await, Err(StoreError::Open(_))));
+    assert_eq!(postgres.count("SELECT count(*) FROM node").await, 0);
+}
+
+#[tokio::test]
+async fn a_store_whose_schema_is_not_ours_is_refused() {
+    let postgres = Postgres::new().await;
+    prepare(&postgres.url(), PEPPER).await.expect("made");
+    postgres.run("UPDATE migration SET hash = 'other'").await;
+    let why = refusal(&postgres.url()).await;
+    assert!(why.contains("not the one that this clinch knows"), "{why}");
+}
+
+#[tokio::test]
+async fn p1_a_server_that_forgets_commits_is_refused() {
+    let postgres = Postgres::new().await;
+    postgres.run(&format!("ALTER DATABASE {} SET synchronous_commit = off", postgres.name)).await;
+    let why = refusal(&postgres.url()).await;
+    assert!(why.contains("synchronous_commit = off") && why.contains("set it to on"), "{why}");
+}
+
+#[tokio::test]
+async fn an_address_where_nobody_answers_is_said_to_be_one() {
+    let why = refusal("postgres://clinch@127.0.0.1:1/nobody").await;
+    assert!(why.contains("connect"), "{why}");
+    let why = refusal(&url("nothing_of_that_name")).await;
+    assert!(why.contains("nothing_of_that_name"), "{why}");
+    assert!(matches!(verify(&url("postgres"), later(0)).await, Err(StoreError::Open(_))), "there is no store in it");
+}
+
+#[tokio::test]
+async fn the_pepper_is_the_one_the_store_was_made_with() {
+    let postgres = Postgres::new().await;
+    drop(postgres.world().await);
+    let store = PostgresStore::open(&postgres.url(), [9; 32], alone()).await.expect("opened");
+    assert_eq!(clinch_store::Read::pepper(&store), &PEPPER);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_nodes_that_start_at_once_make_one_store_and_have_numbers_of_their_own() {
+    let postgres = Postgres::new().await;
+    let mut starts = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let postgres = postgres.clone();
+        starts.spawn(async move { postgres.node().await });
+    }
+    let nodes = starts.join_all().await;
+    assert_eq!(nodes.len(), 6);
+    assert_eq!(postgres.count("SELECT count(DISTINCT number) FROM node").await, 6);
+    assert_eq!(postgres.count("SELECT max(number)::bigint FROM node").await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p2_the_same_key_at_the_same_instant_on_two_nodes_is_one_event_with_equal_answers() {
+    let postgres = Postgres::new().await;
+    let nodes = [postgres.node().await, postgres.node().await];
+    let mut deliveries = tokio::task::JoinSet::new();
+    for nth in 0..400u64 {
+        let node = nodes[usize::from(nth % 2 == 1)].clone();
+        // Each key goes to both nodes, and each node gets the keys in another order.
+        let key = if nth % 2 == 0 { nth / 2 } else { 199 - nth / 2 };
+        deliveries.spawn(async move { (key, node.accept(event(&format!("k{key}"))).await.expect("answered")) });
+    }
+    let mut answers = deliveries.join_all().await;
+    answers.sort_by_key(|(key, answer)| (*key, !matches!(answer, Acceptance::Fresh(_))));
+    let mut events = HashSet::new();
+    for pair in answers.chunks(2) {
+        let (Acceptance::Fresh(first), Acceptance::Duplicate(again)) = (pair[0].1, pair[1].1) else {
+            panic!("one is fresh and one is a duplicate: {pair:?}")
+        };
+        assert_eq!(first, again);
+        assert!(events.insert(first.event));
+    }
+    assert_eq!(events.len(), 200);
+    assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p6_the_workers_of_two_nodes_never_share_a_job() {
+    let postgres = Postgres::new().await;
+    let nodes = [postgres.node().await, postgres.node().await];
+    for nth in 0..100 {
+        nodes[nth % 2].accept(event(&format!("k{nth}"))).await.expect("accepted");
+    }
+    let mut workers = tokio::task::JoinSet::new();
+    for node in nodes.iter().cycle().take(8) {
+        let node = node.clone();
+        workers.spawn(async move {
+            let mut done = Vec::new();
+            loop {
+                let ask = ClaimAsk { queue: "work".into(), most: 4, now: later(1), until: later(60) };
+                let claims = node.claim(ask).await.expect("claimed");
+                if claims.is_empty() {
+                    return done;
+                }
+                for claim in claims {
+                    let held = node.settle(claim.lease, finished(later(2))).await.expect("settled");
+                    assert_eq!(held, Held::Held);
+                    done.push(claim.lease.job);
+                }
+            }
+        });
+    }
+    let done: Vec<_> = workers.join_all().await.concat();
+    assert_eq!((done.len(), done.iter().collect::<HashSet<_>>().len()), (100, 100));
+    assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiting_worker_is_woken_by_an_acceptance_on_another_node() {
+    let postgres = Postgres::new().await;
+    let (here, there) = (postgres.node().await, postgres.node().await);
+    let mut nth = 0;
+    let woken = async {
+        let worker = here.work("work");
+        tokio::pin!(worker);
+        loop {
+            // Nobody knows when it has begun to listen: what is said before is not heard.
+            nth += 1;
+            there.accept(event(&format!("k{nth}"))).await.expect("accepted");
+            tokio::select! { () = &mut worker => return, () = tokio::time::sleep(Duration::from_millis(50)) => {} }
+        }
+    };
+    tokio::time::timeout(PATIENCE, woken).await.expect("it was woken");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p11_the_jobs_of_a_silent_node_run_elsewhere_and_it_changes_nothing_any_more() {
+    let postgres = Postgres::new().await;
+    let silent = postgres.node().await;
+    for key in ["idle", "begun"] {
+        silent.accept(event(key)).await.expect("accepted");
+    }
+    let ask = ClaimAsk { queue: "work".into(), most: 2, now: later(0), until: later(60) };
+    let claims = silent.claim(ask).await.expect("claimed");
+    let (idle, begun) = (claims[0].lease, claims[1].lease);
+    let effect = clinch_store::NewEffect { name: "post".into(), class: Idempotency::None, at: later(1) };
+    assert_eq!(silent.intend(begun, effect).await.expect("answered"), Held::Held);
+    let world = postgres.world().await;
+    let again = world.claims("work", 10, later(2)).await;
+    assert_eq!(again.iter().map(|claim| claim.lease.job).collect::<Vec<_>>(), [idle.job]);
+    let lost = world.lapse(later(2), 10, later(60)).await.expect("lapsed");
+    assert_eq!((lost.len(), lost[0].lease.job), (1, begun.job));
+    assert_eq!(lost[0].effects[0].state, EffectState::Open);
+    for lease in [idle, begun] {
+        assert_eq!(silent.settle(lease, finished(later(3))).await.expect("answered"), Held::Lost);
+    }
+    // It comes back by itself, as another, and under a number that nobody else has.
+    let back = async {
+        while !matches!(silent.accept(event("back")).await, Ok(Acceptance::Fresh(_) | Acceptance::Duplicate(_))) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, back).await.expect("it came back");
+    assert_eq!(postgres.count("SELECT count(DISTINCT number) FROM node").await, 2);
+    world.adds_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p11_a_living_node_is_not_taken_for_dead_by_one_that_starts() {
+    let postgres = Postgres::new().await;
+    let living = postgres.node().await;
+    living.accept(event("k")).await.expect("accepted");
+    let ask = ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) };
+    let lease = living.claim(ask).await.expect("claimed")[0].lease;
+    let _other = postgres.node().await;
+    assert_eq!(living.settle(lease, finished(later(1))).await.expect("answered"), Held::Held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verbs_of_concurrent_callers_share_commits() {
+    let world = world().await;
+    let before = world.health().commits;
+    let mut accepts = tokio::task::JoinSet::new();
+    for nth in 0..500 {
+        let store = world.clone();
+        accepts.spawn(async move { store.accept(event(&format!("k{nth}"))).await.expect("accepted") });
+    }
+    let answers = accepts.join_all().await;
+    assert!(answers.iter().all(|answer| matches!(answer, Acceptance::Fresh(_))));
+    let commits = world.health().commits - before;
+    assert!(commits < 100, "{commits} commits for 500 events");
+    assert_eq!(world.health().pending_verbs, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p1_p6_nothing_acknowledged_is_lost_when_connections_are_cut_all_the_time() {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    let knife = postgres.client().await;
+    let cutting = tokio::spawn(async move {
+        for _ in 0..40 {
+            let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                       WHERE application_name = 'clinch' AND datname = current_database() AND random() < 0.5";
+            knife.query(cut, &[]).await.expect("cut");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let mut lives = tokio::task::JoinSet::new();
+    for caller in 0..16 {
+        let store = world.clone();
+        lives.spawn(async move {
+            let mut acknowledged = Vec::new();
+            for nth in 0..40 {
+                let event = NewEvent { queues: vec!["work".into()], ..event(&format!("{caller}-{nth}")) };
+                let accepted = loop {
+                    match store.accept(event.clone()).await {
+                        Ok(Acceptance::Fresh(accepted) | Acceptance::Duplicate(accepted)) => break accepted,
+                        Ok(conflict) => panic!("{conflict:?}"),
+                        Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    }
+                };
+                acknowledged.push(accepted.job);
+                let ask = ClaimAsk { queue: "work".into(), most: 2, now: later(1), until: later(60) };
+                for claim in store.claim(ask).await.unwrap_or_default() {
+                    // Lost or held: asked until it is answered.
+                    while store.settle(claim.lease, finished(later(2))).await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                }
+            }
+            acknowledged
+        });
+    }
+    let acknowledged = lives.join_all().await.concat();
+    cutting.await.expect("it ended well");
+    let acknowledged: HashSet<_> = acknowledged.into_iter().collect();
+    assert_eq!(acknowledged.len(), 16 * 40);
+    let page = world.jobs(JobFilter { limit: 1_000, ..JobFilter::default() }).await.expect("read");
+    assert_eq!(page.rows.iter().map(|row| row.id).collect::<HashSet<_>>(), acknowledged);
+    world.adds_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_database_refuses_of_one_is_not_refused_to_the_others() {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    postgres.run("ALTER TABLE event ADD CONSTRAINT picky CHECK (status <> 299)").await;
+    let mut accepts = tokio::task::JoinSet::new();
+    for nth in 0..50 {
+        let store = world.clone();
+        let status = if nth == 25 { 299 } else { 202 };
+        accepts.spawn(async move { store.accept(NewEvent { status, ..event(&format!("k{nth}")) }).await });
+    }
+    let answers = accepts.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 1);
+    assert_eq!(world.health().unwell, None, "nor is the database unwell");
+    world.adds_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_that_no_text_can_hold_does_not_keep_an_attempt_from_ending() {
+    let world = world().await;
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    let error = Some("the target answered \0 and nothing else".into());
+    world.settles(claim.lease, Settlement { error, ..buried(later(1), Reason::RejectedByTarget) }).await;
+    let story = world.story(accepted.job).await;
+    assert_eq!(story.row.word, Word::Dead);
+    assert!(story.row.error.expect("told").contains("\u{fffd} and nothing else"));
+}
+
+/// One job in each state, the finished one with an effect.
+async fn lived_in() -> Postgres {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    world.accepted(event("success")).await;
+    let claim = world.take(later(0)).await;
+    world.intends(claim.lease, "post", Idempotency::None, later(0)).await;
+    world.concludes(claim.lease, "post", done(), later(0)).await;
+    world.settles(claim.lease, finished(later(1))).await;
+    world.dead("dead", later(0), Reason::Timeout).await;
+    world.accepted(event("queued")).await;
+    world.adds_up().await;
+    postgres
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_verify_finds_what_was_damaged() {
+    let postgres = lived_in().await;
+    for (damage, finding) in [
+        ("DELETE FROM job WHERE state = 0", "3 jobs were accepted, but 2 are accounted for"),
+        ("DELETE FROM job WHERE state = 0", "events have no job"),
+        ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "3 events were accepted, but 2"),
+        ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "jobs have no event"),
+        ("UPDATE job SET state = 9 WHERE state = 0", "jobs are in no known state"),
+        ("UPDATE job SET state = 4 WHERE state = 0", "jobs run without a lease"),
+        ("UPDATE job SET ended_at = NULL WHERE state = 1", "ended jobs do not say when"),
+        ("UPDATE job SET reason = NULL WHERE state = 3", "dead letters do not say why"),
+        ("DELETE FROM attempt", "other attempts than they count"),
+        ("UPDATE effect SET state = 0", "jobs ended while an effect was open"),
+        ("UPDATE effect SET state = 3", "jobs ended well with an effect that is not done"),
+        ("UPDATE effect SET job = job + 1000", "effects have no job"),
+        ("UPDATE event SET key = (SELECT min(key::text)::bytea FROM event)", "1 keys are held by more than one event"),
+        ("DELETE FROM dedup", "3 keys are not held by the event"),
+    ] {
+        let damaged = postgres.copied().await;
+        damaged.run(damage).await;
+        let problems = damaged.verify(later(0)).await.problems;
+        assert!(problems.iter().any(|problem| problem.contains(finding)), "{damage}: {problems:?}");
+    }
+}
