@@ -50,9 +50,17 @@ enum StepEnd {
     TakenOver,
 }
 
-/// Runs the job that was claimed and settles it, unless somebody else took it over in the meantime.
-pub async fn run(house: &House, gate: &Gate, claim: Claim) {
+/// An attempt whose work is over and which is still to be settled.
+pub struct Performed {
+    started_at: Timestamp,
+    end: End,
+    retry: RetryPolicy,
+}
+
+/// Runs the steps of the job that was claimed. `None`: somebody else has it now, or it is left to its lease.
+pub async fn perform(house: &House, gate: &Gate, claim: &Claim) -> Option<Performed> {
     let started_at = house.clock.now();
+    let job = claim.lease.job;
     if claim.attempts == 0 {
         let flow = ByFlow { flow: Label::from(&claim.flow) };
         house.metrics.wait_seconds.get_or_create(&flow).observe(started_at.since(claim.received_at).as_secs_f64());
@@ -61,25 +69,26 @@ pub async fn run(house: &House, gate: &Gate, claim: Claim) {
         Ok(workspace) => workspace,
         Err(error) => {
             // Nothing was begun: the lease ends by itself and the job comes back.
-            tracing::warn!(job.id = %claim.lease.job, "{} cannot be run now: {error}", claim.lease.job);
-            return;
+            tracing::warn!(job.id = %job, "{job} cannot be run now: {error}");
+            return None;
         }
     };
     let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&claim.queue));
-    let end = match (&workspace, worker) {
-        (Some(workspace), Some(worker)) => steps_of(house, gate, &claim, workspace, worker).await,
-        _ => {
-            let why =
-                format!("the workspace that {} was accepted with has no worker for `{}`", claim.lease.job, claim.queue);
-            Ok(Some(End::refused(Reason::ConfigError, why, "")))
-        }
+    let (Some(workspace), Some(worker)) = (&workspace, worker) else {
+        let why = format!("the workspace that {job} was accepted with has no worker for `{}`", claim.queue);
+        let end = End::refused(Reason::ConfigError, why, "");
+        return Some(Performed { started_at, end, retry: RetryPolicy::default() });
     };
-    match end {
-        Ok(Some(end)) => settle(house, &claim, started_at, end, worker.map(|worker| &worker.retry)).await,
+    match steps_of(house, gate, claim, workspace, worker).await {
+        Ok(Some(end)) => Some(Performed { started_at, end, retry: worker.retry.clone() }),
         Ok(None) => {
-            tracing::info!(job.id = %claim.lease.job, "{} was taken over; this attempt changed nothing", claim.lease.job)
+            tracing::info!(job.id = %job, "{job} was taken over; this attempt changed nothing");
+            None
         }
-        Err(error) => tracing::error!(job.id = %claim.lease.job, "{} is left to its lease: {error}", claim.lease.job),
+        Err(error) => {
+            tracing::error!(job.id = %job, "{job} is left to its lease: {error}");
+            None
+        }
     }
 }
 
@@ -176,18 +185,17 @@ fn ask(house: &House, step: &Arc<str>) -> End {
     End { conclusion: Some(unknown), ..End::refused(Reason::UnknownOutcome, why, step) }
 }
 
-async fn settle(house: &House, claim: &Claim, started_at: Timestamp, end: End, retry: Option<&RetryPolicy>) {
-    let now = house.clock.now();
+/// Writes down how it ended and what follows, unless somebody else took the job over in the meantime.
+pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
+    let Performed { started_at, end, retry } = performed;
+    let (job, now) = (claim.lease.job, house.clock.now());
     let past = Past { failures: claim.failures, first_attempt_at: claim.first_attempt_at.unwrap_or(started_at) };
-    let default = RetryPolicy::default();
-    let change = verdict(&end.outcome, past, retry.unwrap_or(&default), now, house.clock.dice());
+    let change = verdict(&end.outcome, past, &retry, now, house.clock.dice());
     let settlement = Settlement::of(&end.outcome, change, started_at, now, end.conclusion);
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
         Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
-        Ok(Held::Lost) => {
-            tracing::info!(job.id = %claim.lease.job, "{} was taken over before it could be settled", claim.lease.job)
-        }
-        Err(error) => tracing::error!(job.id = %claim.lease.job, "{} could not be settled: {error}", claim.lease.job),
+        Ok(Held::Lost) => tracing::info!(job.id = %job, "{job} was taken over before it could be settled"),
+        Err(error) => tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
     }
 }
 

@@ -28,7 +28,9 @@ pub struct Pool {
 /// Runs jobs of the queue until the stop, and those under way to their end.
 pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     let queue = &pool.queue;
+    // A place is the right to call out; a chair is kept until the job is settled. So many may wait for the disk, no more.
     let places = Arc::new(Semaphore::new(pool.concurrency));
+    let chairs = Arc::new(Semaphore::new(pool.concurrency.saturating_mul(2)));
     let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
@@ -36,38 +38,46 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     let (busy, idle) = (metric("busy"), metric("idle"));
     idle.inc_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
     loop {
-        let place = tokio::select! {
+        let ready = async {
+            let place = places.clone().acquire_owned().await.expect("the places are never closed");
+            (place, chairs.clone().acquire_owned().await.expect("the chairs are never closed"))
+        };
+        let first = tokio::select! {
             biased;
             () = house.stop.cancelled() => break,
-            place = places.clone().acquire_owned() => place.expect("the places are never closed"),
+            first = ready => first,
         };
-        let most = (places.available_permits() + 1).min(CLAIM_MAX);
+        let most = (places.available_permits().min(chairs.available_permits()) + 1).min(CLAIM_MAX);
         let now = house.clock.now();
         let ask = ClaimAsk { queue: queue.clone(), most, now, until: now + pool.visibility_timeout };
         let claims = match house.store.claim(ask).await {
             Ok(claims) => claims,
             Err(error) => {
                 tracing::warn!("queue {queue}: {error}");
-                drop(place);
+                drop(first);
                 tokio::select! { () = house.stop.cancelled() => break, () = tokio::time::sleep(STORE_PAUSE) => continue }
             }
         };
         if claims.is_empty() {
-            drop(place);
+            drop(first);
             rest(&house, queue).await;
             continue;
         }
-        let mut first = Some(place);
+        let mut first = Some(first);
         for claim in claims {
-            let place = match first.take() {
-                Some(place) => place,
-                None => places.clone().try_acquire_owned().expect("as many were free as were asked for"),
-            };
+            let free =
+                |of: &Arc<Semaphore>| of.clone().try_acquire_owned().expect("as many were free as were asked for");
+            let (place, chair) = first.take().unwrap_or_else(|| (free(&places), free(&chairs)));
             let (house, gate) = (house.clone(), gate.clone());
-            let seat = Seat::take(claim.lease, place, leases.clone(), busy.clone(), idle.clone());
+            let seat = Seat::take(claim.lease, chair, leases.clone(), busy.clone(), idle.clone());
             // Boxed, because the future is large and would be copied at every hand-over.
             under_way.spawn(Box::pin(async move {
-                attempt::run(&house, &gate, claim).await;
+                let performed = attempt::perform(&house, &gate, &claim).await;
+                // Nobody outside is called any more: the next job may begin while this one is written down.
+                drop(place);
+                if let Some(performed) = performed {
+                    attempt::settle(&house, &claim, performed).await;
+                }
                 drop(seat);
             }));
         }
@@ -77,21 +87,21 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     heartbeat.abort();
 }
 
-/// A job under way. However it ends, even by a panic, its place is free again and its lease is no longer renewed.
+/// A job under way. However it ends, even by a panic, its chair is free again and its lease is no longer renewed.
 struct Seat {
     lease: LeaseRef,
     leases: Arc<Leases>,
     busy: Gauge,
     idle: Gauge,
-    _place: OwnedSemaphorePermit,
+    _chair: OwnedSemaphorePermit,
 }
 
 impl Seat {
-    fn take(lease: LeaseRef, place: OwnedSemaphorePermit, leases: Arc<Leases>, busy: Gauge, idle: Gauge) -> Seat {
+    fn take(lease: LeaseRef, chair: OwnedSemaphorePermit, leases: Arc<Leases>, busy: Gauge, idle: Gauge) -> Seat {
         leases.add(lease);
         busy.inc();
         idle.dec();
-        Seat { lease, leases, busy, idle, _place: place }
+        Seat { lease, leases, busy, idle, _chair: chair }
     }
 }
 
