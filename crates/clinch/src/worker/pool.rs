@@ -69,7 +69,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
                 |of: &Arc<Semaphore>| of.clone().try_acquire_owned().expect("as many were free as were asked for");
             let (place, chair) = first.take().unwrap_or_else(|| (free(&places), free(&chairs)));
             let (house, gate) = (house.clone(), gate.clone());
-            let seat = Seat::take(claim.lease, chair, leases.clone(), busy.clone(), idle.clone());
+            let (place, seat) = (Place::take(place, &busy, &idle), Seat::take(claim.lease, chair, &leases));
             // Boxed, because the future is large and would be copied at every hand-over.
             under_way.spawn(Box::pin(async move {
                 let performed = attempt::perform(&house, &gate, &claim).await;
@@ -87,29 +87,45 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     heartbeat.abort();
 }
 
+/// The right to call out, shown in the metrics while it is used.
+struct Place {
+    busy: Gauge,
+    idle: Gauge,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Place {
+    fn take(permit: OwnedSemaphorePermit, busy: &Gauge, idle: &Gauge) -> Place {
+        busy.inc();
+        idle.dec();
+        Place { busy: busy.clone(), idle: idle.clone(), _permit: permit }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.busy.dec();
+        self.idle.inc();
+    }
+}
+
 /// A job under way. However it ends, even by a panic, its chair is free again and its lease is no longer renewed.
 struct Seat {
     lease: LeaseRef,
     leases: Arc<Leases>,
-    busy: Gauge,
-    idle: Gauge,
     _chair: OwnedSemaphorePermit,
 }
 
 impl Seat {
-    fn take(lease: LeaseRef, chair: OwnedSemaphorePermit, leases: Arc<Leases>, busy: Gauge, idle: Gauge) -> Seat {
+    fn take(lease: LeaseRef, chair: OwnedSemaphorePermit, leases: &Arc<Leases>) -> Seat {
         leases.add(lease);
-        busy.inc();
-        idle.dec();
-        Seat { lease, leases, busy, idle, _chair: chair }
+        Seat { lease, leases: leases.clone(), _chair: chair }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         self.leases.remove(self.lease);
-        self.busy.dec();
-        self.idle.inc();
     }
 }
 
