@@ -1,7 +1,6 @@
 //! An HTTP/1 listener that nobody can hold: headers have a deadline, connections a bound, and stopping is graceful.
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::Service;
@@ -22,8 +21,6 @@ pub const CONNECTIONS_MAX: usize = 4_096;
 const HEADER_BYTES_MAX: usize = 64 << 10;
 /// After a stop, requests under way have this long.
 const DRAIN: Duration = Duration::from_secs(10);
-
-pub type BoxedBody = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
 /// Serves until `stop`, then lets requests under way finish.
 pub async fn serve<S, B>(listener: TcpListener, service: S, stop: CancellationToken)
