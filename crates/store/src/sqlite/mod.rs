@@ -305,7 +305,10 @@ impl Readers {
             Some(conn) => conn,
             None => self.open().map_err(read::read_error)?,
         };
-        let answer = question(&conn).map_err(read::read_error)?;
+        // All that one question reads is of one moment, also when it takes several statements.
+        let moment = conn.unchecked_transaction().map_err(read::read_error)?;
+        let answer = question(&moment).map_err(read::read_error)?;
+        drop(moment);
         lock(&self.idle).push(conn);
         Ok(answer)
     }
