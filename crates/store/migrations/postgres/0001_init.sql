@@ -22,6 +22,16 @@ CREATE TABLE node (
     seen_at timestamptz NOT NULL DEFAULT clock_timestamp()
 ) WITH (fillfactor = 50);
 
+-- Events and their history are kept in spans of time: as ids carry milliseconds in their high bits, the partitions of one
+-- span hold the same ids in each of these tables, and everything about one event is in one span. They are made ahead and
+-- dropped whole. What no span is there for is in the partition `…_rest`, and goes row by row.
+CREATE TABLE span (
+    first bigint PRIMARY KEY,
+    next bigint NOT NULL,
+    -- Up to here the history of jobs that are gone may still be there: it goes with the span.
+    pruned_to bigint NOT NULL DEFAULT 0
+);
+
 -- Immutable. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id bigint PRIMARY KEY,
@@ -33,17 +43,31 @@ CREATE TABLE event (
     key bytea,
     fingerprint bytea,
     payload bytea NOT NULL
-);
+) PARTITION BY RANGE (id);
+CREATE TABLE event_rest PARTITION OF event DEFAULT;
 
--- Who holds a key. A row lives as long as its event, and its key may be taken over when it has expired and every job of
--- the event has ended well. Nothing but `key` is unique and nothing else is indexed, so that the table can become one
--- partition per span of `expires_at`, expired by dropping it, without a change to the rows.
+-- Keys are kept in buckets, dropped whole. New keys go into the newest; the others are sealed: nothing is written into
+-- them any more.
+CREATE TABLE bucket (
+    no integer PRIMARY KEY,
+    since bigint NOT NULL,
+    -- All its keys have expired then.
+    until bigint NOT NULL DEFAULT 0,
+    sealed_at bigint
+);
+INSERT INTO bucket (no, since) VALUES (1, (extract(epoch FROM now()) * 1000000)::bigint);
+
+-- Who holds a key: of several rows the one in the newest bucket. Its key may be taken over when it has expired and every
+-- job of the event has ended well.
 CREATE TABLE dedup (
-    key bytea PRIMARY KEY,
+    key bytea NOT NULL,
     event bigint NOT NULL,
     expires_at bigint NOT NULL,
-    jobs integer NOT NULL
-);
+    jobs integer NOT NULL,
+    bucket integer NOT NULL,
+    PRIMARY KEY (key, bucket)
+) PARTITION BY LIST (bucket);
+CREATE TABLE dedup_1 PARTITION OF dedup FOR VALUES IN (1);
 
 -- state: 0 ready, 1 success, 2 noop, 3 dead, 4 running.
 CREATE TABLE job (
@@ -85,7 +109,8 @@ CREATE TABLE attempt (
     outcome text NOT NULL,
     error text,
     PRIMARY KEY (job, no)
-);
+) PARTITION BY RANGE (job);
+CREATE TABLE attempt_rest PARTITION OF attempt DEFAULT;
 
 -- The ledger. state: 0 open, 1 done, 2 not done, 3 unknown.
 CREATE TABLE effect (
@@ -100,7 +125,9 @@ CREATE TABLE effect (
     name text NOT NULL,
     body bytea,
     PRIMARY KEY (job, name)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
+) PARTITION BY RANGE (job);
+CREATE TABLE effect_rest PARTITION OF effect DEFAULT
+    WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Later deliveries under the key of an event. kind: 0 duplicate, 1 conflict. The last row counts what came after it.
 CREATE TABLE delivery (
@@ -110,7 +137,8 @@ CREATE TABLE delivery (
     no integer NOT NULL,
     kind smallint NOT NULL,
     PRIMARY KEY (event, no)
-);
+) PARTITION BY RANGE (event);
+CREATE TABLE delivery_rest PARTITION OF delivery DEFAULT;
 
 CREATE TABLE audit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

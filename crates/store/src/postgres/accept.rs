@@ -60,23 +60,32 @@ impl Family for Accepts {
     }
 }
 
-// A key is won by being inserted, or by taking it over from an event that it has expired for and whose jobs have all
-// ended well; a dead letter has not. Such jobs never move again, so what this statement sees of them stays true; but it must
-// see them, so an event that was stored after it began keeps its key.
+// A key is won by being inserted into the newest bucket, or by taking it over from an event that it has expired for and whose
+// jobs have all ended well; a dead letter has not. Such jobs never move again, so what this statement sees of them stays
+// true; but it must see them, so an event that was stored after it began keeps its key. In older buckets it sees every key:
+// see `bucket.rs` for why. There an event that is not seen is gone.
+// The bucket is told how long it will be needed, an hour in advance, so that it is told once an hour.
 // The keys are inserted in order: two nodes with the same keys wait for each other, and never in a circle.
 // A node that was taken for dead accepts nothing: its number, and so its ids, may belong to another.
 // No two parts are joined: each picks the winners by a look into one small hash.
 const INSERT: &str = "
     WITH here AS MATERIALIZED (
-        SELECT EXISTS (SELECT 1 FROM node WHERE boot = $1) AS yes
+        SELECT EXISTS (SELECT 1 FROM node WHERE boot = $1) AS yes, (SELECT max(no) FROM bucket) AS bucket
     ), asked AS MATERIALIZED (
         SELECT asked.* FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::integer[])
             AS asked (id, received_at, key, expires_at, jobs)
         WHERE (SELECT yes FROM here)
+    ), held AS MATERIALIZED (
+        SELECT asked.id FROM asked JOIN dedup ON dedup.key = asked.key AND dedup.bucket < (SELECT bucket FROM here)
+        WHERE EXISTS (SELECT 1 FROM event WHERE event.id = dedup.event)
+          AND (dedup.expires_at > asked.received_at
+               OR EXISTS (SELECT 1 FROM job WHERE job.id > dedup.event AND job.id <= dedup.event + dedup.jobs
+                                              AND job.state NOT IN (1, 2)))
     ), won AS (
-        INSERT INTO dedup (key, event, expires_at, jobs)
-        SELECT key, id, expires_at, jobs FROM asked WHERE key IS NOT NULL ORDER BY key
-        ON CONFLICT (key) DO UPDATE SET event = excluded.event, expires_at = excluded.expires_at, jobs = excluded.jobs
+        INSERT INTO dedup (key, event, expires_at, jobs, bucket)
+        SELECT key, id, expires_at, jobs, (SELECT bucket FROM here) FROM asked
+        WHERE key IS NOT NULL AND (id IN (SELECT id FROM held)) IS NOT TRUE ORDER BY key
+        ON CONFLICT (key, bucket) DO UPDATE SET event = excluded.event, expires_at = excluded.expires_at, jobs = excluded.jobs
         WHERE dedup.expires_at <= (SELECT received_at FROM asked WHERE asked.id = excluded.event)
           AND EXISTS (SELECT 1 FROM event WHERE event.id = dedup.event)
           AND NOT EXISTS (SELECT 1 FROM job WHERE job.id > dedup.event AND job.id <= dedup.event + dedup.jobs
@@ -96,6 +105,9 @@ const INSERT: &str = "
                                     $16::text[], $17::text[])
             AS new (id, event, version, received_at, run_at, flow, queue)
         WHERE (new.event IN (SELECT id FROM fresh)) IS TRUE
+    ), kept AS (
+        UPDATE bucket SET until = (SELECT max(expires_at) FROM asked WHERE key IS NOT NULL) + 3600000000
+        WHERE no = (SELECT bucket FROM here) AND until < (SELECT max(expires_at) FROM asked WHERE key IS NOT NULL)
     ), counted AS (
         INSERT INTO tally (accepted, created) SELECT count(*), sum(jobs) FROM fresh HAVING count(*) > 0
     )
@@ -295,13 +307,14 @@ async fn holders(
         .query(
             "SELECT dedup.key, dedup.event, event.received_at, event.status, event.fingerprint, dedup.jobs
              FROM dedup JOIN event ON event.id = dedup.event
-             WHERE dedup.key = ANY($1) ORDER BY dedup.key FOR NO KEY UPDATE OF dedup",
+             WHERE dedup.key = ANY($1) ORDER BY dedup.key, dedup.bucket FOR NO KEY UPDATE OF dedup",
             &[&keys],
         )
         .await?;
     let bytes =
         |bytes: Option<&[u8]>| -> [u8; 32] { bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or_default() };
     let mut holders = HashMap::new();
+    // The newest bucket comes last.
     for row in &rows {
         let event = rows::event_id(row, 1)?;
         let accepted = Accepted {

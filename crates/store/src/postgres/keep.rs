@@ -1,8 +1,9 @@
-//! prune: what has outlived its retention goes, a bounded number of rows at a time, by one node at a time.
+//! prune: what has outlived its retention goes, by one node at a time: partitions whole, and a bounded number of rows.
 
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
-use super::{Fault, Shared, lock};
+use super::span::{Plan, Span};
+use super::{Fault, Shared, bucket, lock, span};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
 use clinch_core::time::Timestamp;
@@ -11,31 +12,117 @@ use std::time::Duration;
 /// The lock of whoever prunes.
 const PRUNER: i64 = 0x636c_696e_6368_0002;
 
+/// Who wants to change partitions waits no longer than this for those who use them, and they no longer for him: he comes
+/// again in the next round.
+const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '200ms'";
+
+/// Where the present round is.
+#[derive(Default)]
+pub(super) struct Round {
+    /// Jobs up to this one were looked at.
+    to: i64,
+    spans: Vec<Span>,
+}
+
 pub(super) async fn prune(
     shared: &Shared,
     now: Timestamp,
     retention: &Retention,
     most: usize,
 ) -> Result<Pruned, Fault> {
+    let is_new_round = lock(&shared.round).to == 0;
+    let keys = if is_new_round { drop_and_make(shared, now, retention).await? } else { 0 };
+    let Some(mut line) = alone(shared).await? else {
+        // Another node is at it.
+        return Ok(Pruned { finished: true, ..Pruned::default() });
+    };
+    let (old, looked) = old(shared, &mut line, now, retention, most).await?;
+    let mut pruned = Pruned { keys, finished: looked.is_none(), ..Pruned::default() };
+    if !old.is_empty() {
+        let spans = lock(&shared.round).spans.clone();
+        remove(&mut line, &old, &spans, &mut pruned).await?;
+    }
+    line.query(FOLD, &[]).await?;
+    line.commit().await?;
+    // Once through, start over: what was too young or too dead then may go now.
+    lock(&shared.round).to = looked.unwrap_or(0);
+    Ok(pruned)
+}
+
+/// A transaction of the only one who prunes.
+async fn alone(shared: &Shared) -> Result<Option<Line>, Fault> {
     let mut line = shared.hands.line().await?;
     line.begin().await?;
     let rows = line.query("SELECT pg_try_advisory_xact_lock($1)", &[&PRUNER]).await?;
     let is_ours = rows.first().map(|row| row.try_get::<_, bool>(0)).transpose()?.unwrap_or(false);
     if !is_ours {
-        // Another node is at it.
         line.commit().await?;
-        return Ok(Pruned { finished: true, ..Pruned::default() });
+        return Ok(None);
     }
-    let (old, looked) = old(shared, &mut line, now, retention, most).await?;
-    let mut pruned = Pruned { finished: looked.is_none(), ..Pruned::default() };
-    if !old.is_empty() {
-        remove(&mut line, &old, &mut pruned).await?;
+    Ok(Some(line))
+}
+
+/// Makes what a store needs before its first event comes. Without it everything works as well.
+pub(super) async fn prepare(shared: &Shared) {
+    let now = (shared.clock)();
+    later(make(shared, now).await);
+}
+
+/// The partitions: those that are over go, those that are needed next come. Tells how many keys went.
+async fn drop_and_make(shared: &Shared, now: Timestamp, retention: &Retention) -> Result<u64, Fault> {
+    later(make(shared, now).await);
+    let keys = later(drop_keys(shared, now).await).unwrap_or(0);
+    let longest = longest(retention);
+    while later(drop_span(shared, now, longest).await) == Some(true) {}
+    let mut line = shared.hands.line().await?;
+    let buckets = bucket::all(&mut line).await?;
+    let spans = span::all(&mut line, now, longest, shared.span, &buckets).await?;
+    lock(&shared.round).spans = spans;
+    Ok(keys)
+}
+
+/// What could not be done now is done in a later round. Nobody but the disk waits for it.
+fn later<T>(done: Result<T, Fault>) -> Option<T> {
+    match done {
+        Ok(done) => Some(done),
+        Err(fault) if fault.is_locked_out() => {
+            tracing::debug!("the partitions are in use and stay as they are for now");
+            None
+        }
+        Err(fault) => {
+            tracing::warn!("the partitions stay as they are for now: {fault}");
+            None
+        }
     }
-    line.query(FOLD, &[]).await?;
+}
+
+async fn make(shared: &Shared, now: Timestamp) -> Result<(), Fault> {
+    let Some(mut line) = alone(shared).await? else { return Ok(()) };
+    line.run(LOCK_WAIT).await?;
+    span::make_ahead(&mut line, now, shared.span).await?;
+    bucket::turn(&mut line, now, shared.span).await?;
+    line.commit().await
+}
+
+async fn drop_keys(shared: &Shared, now: Timestamp) -> Result<u64, Fault> {
+    let mut keys = 0;
+    while let Some(mut line) = alone(shared).await? {
+        line.run(LOCK_WAIT).await?;
+        let gone = bucket::drop_expired(&mut line, now).await?;
+        line.commit().await?;
+        let Some(gone) = gone else { break };
+        keys += gone;
+    }
+    Ok(keys)
+}
+
+async fn drop_span(shared: &Shared, now: Timestamp, longest: Duration) -> Result<bool, Fault> {
+    let Some(mut line) = alone(shared).await? else { return Ok(false) };
+    line.run(LOCK_WAIT).await?;
+    let buckets = bucket::all(&mut line).await?;
+    let is_dropped = span::drop_over(&mut line, now, longest, &buckets).await?;
     line.commit().await?;
-    // Once through, start over: what was too young or too dead then may go now.
-    *lock(&shared.pruned_to) = looked.unwrap_or(0);
-    Ok(pruned)
+    Ok(is_dropped)
 }
 
 const FOLD: &str = "
@@ -51,7 +138,7 @@ async fn old(
     retention: &Retention,
     most: usize,
 ) -> Result<(Vec<(i64, i16)>, Option<i64>), Fault> {
-    let from = *lock(&shared.pruned_to);
+    let from = lock(&shared.round).to;
     let to = JobId::first_at(now - shortest(retention)).number().cast_signed();
     let rows = line
         .query(
@@ -92,7 +179,12 @@ fn shortest(retention: &Retention) -> Duration {
     rules.fold(retention.default, Duration::min)
 }
 
-async fn remove(line: &mut Line, old: &[(i64, i16)], pruned: &mut Pruned) -> Result<(), Fault> {
+/// A finished job is nowhere kept longer.
+fn longest(retention: &Retention) -> Duration {
+    retention.finished.iter().map(|(_, kept)| *kept).fold(retention.default, Duration::max)
+}
+
+async fn remove(line: &mut Line, old: &[(i64, i16)], spans: &[Span], pruned: &mut Pruned) -> Result<(), Fault> {
     let (jobs, states): (Vec<i64>, Vec<i16>) = old.iter().copied().unzip();
     // A dead letter that was revived meanwhile stays.
     let rows = line
@@ -108,33 +200,15 @@ async fn remove(line: &mut Line, old: &[(i64, i16)], pruned: &mut Pruned) -> Res
         jobs.push(row.try_get(0)?);
         events.push(row.try_get(1)?);
     }
-    line.query("DELETE FROM attempt WHERE job = ANY($1)", &[&jobs]).await?;
-    line.query("DELETE FROM effect WHERE job = ANY($1)", &[&jobs]).await?;
     let gone = line
         .query(
-            "DELETE FROM event WHERE id = ANY($1)
-             AND NOT EXISTS (SELECT 1 FROM job WHERE job.id > event.id AND job.id <= event.id + event.jobs)
-             RETURNING id, key",
+            "SELECT id, key FROM event WHERE id = ANY($1)
+             AND NOT EXISTS (SELECT 1 FROM job WHERE job.id > event.id AND job.id <= event.id + event.jobs)",
             &[&events],
         )
         .await?;
-    let mut events: Vec<i64> = Vec::with_capacity(gone.len());
-    let mut keys: Vec<Option<&[u8]>> = Vec::with_capacity(gone.len());
-    for row in &gone {
-        events.push(row.try_get(0)?);
-        keys.push(row.try_get(1)?);
-    }
-    line.query("DELETE FROM delivery WHERE event = ANY($1)", &[&events]).await?;
-    let freed = line
-        .query(
-            "DELETE FROM dedup USING unnest($1::bytea[], $2::bigint[]) AS gone (key, event)
-             WHERE dedup.key = gone.key AND dedup.event = gone.event RETURNING dedup.event",
-            &[&keys, &events],
-        )
-        .await?;
     pruned.jobs = jobs.len() as u64;
-    pruned.events = events.len() as u64;
-    pruned.keys = freed.len() as u64;
+    pruned.events = gone.len() as u64;
     line.query(
         "INSERT INTO tally (expired, events_expired) VALUES ($1, $2)",
         &[&pruned.jobs.cast_signed(), &pruned.events.cast_signed()],
@@ -143,5 +217,38 @@ async fn remove(line: &mut Line, old: &[(i64, i16)], pruned: &mut Pruned) -> Res
     // An id is never given twice, even when its rows are gone and every clock went back.
     let last = jobs.iter().max().copied().unwrap_or(0);
     line.query("UPDATE fact SET value = greatest(value, $1) WHERE name = 'last_id'", &[&last]).await?;
+    // What goes with its span stays until then, and the span says so.
+    let stays = |id: i64| spans.iter().any(|span| span.plan == Plan::Leave && span.holds(id));
+    let leaving: Vec<i64> = jobs.iter().copied().filter(|job| stays(*job)).collect();
+    line.query(
+        "UPDATE span SET pruned_to = gone.last
+         FROM (SELECT span.first, max(job) AS last FROM span JOIN unnest($1::bigint[]) AS job
+               ON job >= span.first AND job < span.next GROUP BY span.first) AS gone
+         WHERE span.first = gone.first AND span.pruned_to < gone.last",
+        &[&leaving],
+    )
+    .await?;
+    let jobs: Vec<i64> = jobs.into_iter().filter(|job| !stays(*job)).collect();
+    let mut events: Vec<i64> = Vec::new();
+    let mut keys: Vec<Option<&[u8]>> = Vec::new();
+    for row in &gone {
+        let event = row.try_get(0)?;
+        if !stays(event) {
+            events.push(event);
+            keys.push(row.try_get(1)?);
+        }
+    }
+    line.query("DELETE FROM attempt WHERE job = ANY($1)", &[&jobs]).await?;
+    line.query("DELETE FROM effect WHERE job = ANY($1)", &[&jobs]).await?;
+    line.query("DELETE FROM event WHERE id = ANY($1)", &[&events]).await?;
+    line.query("DELETE FROM delivery WHERE event = ANY($1)", &[&events]).await?;
+    let freed = line
+        .query(
+            "DELETE FROM dedup USING unnest($1::bytea[], $2::bigint[]) AS gone (key, event)
+             WHERE dedup.key = gone.key AND dedup.event = gone.event RETURNING dedup.event",
+            &[&keys, &events],
+        )
+        .await?;
+    pruned.keys += freed.len() as u64;
     Ok(())
 }

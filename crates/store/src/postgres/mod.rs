@@ -6,6 +6,7 @@
 
 mod accept;
 mod batch;
+mod bucket;
 mod claim;
 mod keep;
 mod ledger;
@@ -17,6 +18,7 @@ mod read;
 mod revive;
 mod rows;
 mod settle;
+mod span;
 mod verify;
 mod wake;
 
@@ -54,11 +56,13 @@ pub struct Options {
     pub clock: Clock,
     /// A node that was not heard of for this long is taken for dead, and what it had runs elsewhere.
     pub silence_max: Duration,
+    /// Events and keys are kept in partitions of about this length, and go with them.
+    pub span: Duration,
 }
 
 impl Options {
     pub fn new(clock: Clock) -> Options {
-        Options { clock, silence_max: Duration::from_secs(10) }
+        Options { clock, silence_max: Duration::from_secs(10), span: Duration::from_secs(86_400) }
     }
 }
 
@@ -96,7 +100,19 @@ impl Fault {
 
     /// Rolled back because of another transaction: asking again may simply work.
     fn is_conflict(&self) -> bool {
-        matches!(self.code(), Some("40001" | "40P01"))
+        matches!(self.code(), Some("40001" | "40P01")) || self.is_out_of_date()
+    }
+
+    /// A row went to where rows went when the statement began: its bucket is sealed now, or it has a span of its own.
+    fn is_out_of_date(&self) -> bool {
+        let Fault::Database(error) = self else { return false };
+        let Some(error) = error.as_db_error() else { return false };
+        error.code().code() == "23514" && matches!(error.constraint(), None | Some(bucket::SEALED))
+    }
+
+    /// A lock was not to be had in the time that was given.
+    fn is_locked_out(&self) -> bool {
+        self.code() == Some("55P03")
     }
 
     /// The server understood, wrote nothing, and would refuse again: the fault is in what was asked, not in the server.
@@ -120,11 +136,12 @@ struct Shared {
     wake: Wake,
     clock: Clock,
     silence: Duration,
+    span: Duration,
     closed: watch::Sender<bool>,
     /// The database did not do what it was asked to: whether it would do anything is to be found out.
     doubt: Notify,
-    /// How far the present round of pruning has come.
-    pruned_to: Mutex<i64>,
+    /// The present round of pruning.
+    round: Mutex<keep::Round>,
     unwell: Mutex<Option<String>>,
     is_full: AtomicBool,
     pending: AtomicUsize,
@@ -282,9 +299,10 @@ impl PostgresStore {
             wake: Wake::default(),
             clock: options.clock,
             silence: options.silence_max,
+            span: options.span,
             closed: watch::Sender::new(false),
             doubt: Notify::new(),
-            pruned_to: Mutex::default(),
+            round: Mutex::default(),
             unwell: Mutex::default(),
             is_full: AtomicBool::new(false),
             pending: AtomicUsize::new(0),
@@ -297,6 +315,7 @@ impl PostgresStore {
             versions: Mutex::default(),
         });
         node::measure(&shared).await.map_err(open_error)?;
+        keep::prepare(&shared).await;
         tokio::spawn(node::live(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
         tokio::spawn(wake::listen(shared.clone()));

@@ -116,7 +116,15 @@ pub(super) async fn dead_groups(eyes: &Arc<Pool>) -> Answer<Vec<DeadGroup>> {
 }
 
 pub(super) async fn key(eyes: &Arc<Pool>, key: DedupKey) -> Answer<Option<EventId>> {
-    let found = eyes.ask("SELECT event FROM dedup WHERE key = $1", &[&&key.as_bytes()[..]]).await?;
+    // The row of a key may outlive its jobs by a little.
+    let found = eyes
+        .ask(
+            "SELECT event FROM dedup WHERE key = $1
+                 AND EXISTS (SELECT 1 FROM job WHERE job.id > dedup.event AND job.id <= dedup.event + dedup.jobs)
+             ORDER BY bucket DESC LIMIT 1",
+            &[&&key.as_bytes()[..]],
+        )
+        .await?;
     Ok(found.first().map(|row| rows::event_id(row, 0)).transpose()?)
 }
 

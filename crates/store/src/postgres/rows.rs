@@ -20,6 +20,8 @@ pub(super) const SUCCESS: i16 = 1;
 pub(super) const NOOP: i16 = 2;
 pub(super) const DEAD: i16 = 3;
 pub(super) const RUNNING: i16 = 4;
+/// A key holds as long as its job is in one of these, however old it is.
+pub(super) const NOT_OVER: [i16; 3] = [READY, DEAD, RUNNING];
 
 pub(super) const OPEN: i16 = 0;
 pub(super) const DONE: i16 = 1;

@@ -1,5 +1,6 @@
 //! What every engine of the store must keep, and what each of them keeps besides.
 
 mod laws;
+mod partitions;
 mod postgres;
 mod sqlite;

@@ -22,7 +22,7 @@ use tokio_postgres::{Client, NoTls};
 laws::every_law!(crate::postgres::world);
 
 /// Far more than any machine needs; a test that fails must end.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server of our own, in a directory of its own, reached by a socket in it.
 struct Cluster {
@@ -83,68 +83,59 @@ fn binaries() -> Option<PathBuf> {
 
 /// A database of its own.
 #[derive(Clone)]
-struct Postgres {
-    name: Arc<str>,
+pub struct Postgres {
+    pub name: Arc<str>,
 }
 
 impl Postgres {
-    async fn new() -> Postgres {
+    pub async fn new() -> Postgres {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("world_{}", MADE.fetch_add(1, Ordering::Relaxed));
         client("postgres").await.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("made");
         Postgres { name: name.into() }
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         url(&self.name)
     }
 
     /// The database itself, behind the back of the store.
-    async fn client(&self) -> Client {
+    pub async fn client(&self) -> Client {
         client(&self.name).await
     }
 
-    async fn run(&self, sql: &str) {
+    pub async fn run(&self, sql: &str) {
         self.client().await.batch_execute(sql).await.expect("done");
     }
 
-    async fn count(&self, sql: &str) -> i64 {
+    pub async fn count(&self, sql: &str) -> i64 {
         self.client().await.query_one(sql, &[]).await.expect("counted").get(0)
     }
 
-    async fn world(&self) -> World {
-        World::new(Box::new(self.clone())).await
+    /// With partitions for the time that laws play in.
+    pub async fn world(&self) -> World {
+        let world = World::new(Box::new(self.clone())).await;
+        world.prunes(later(0)).await;
+        world
     }
 
     /// What is committed at this moment, in another database.
     async fn copied(&self) -> Postgres {
         let copy = Postgres::new().await;
-        prepare(&copy.url(), PEPPER).await.expect("made");
-        let (from, to) = (self.client().await, copy.client().await);
-        from.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.expect("begun");
-        to.batch_execute(&format!("BEGIN; TRUNCATE {}", TABLES.join(", "))).await.expect("emptied");
-        for table in TABLES {
-            let rows = format!("SELECT coalesce(json_agg({table}), '[]')::text FROM {table}");
-            let rows: String = from.query_one(&rows, &[]).await.expect("read").get(0);
-            let fill = format!(
-                "INSERT INTO {table} OVERRIDING SYSTEM VALUE
-                 SELECT * FROM json_populate_recordset(NULL::{table}, $1::text::json)"
-            );
-            to.execute(&fill, &[&rows]).await.expect("copied");
-        }
-        for sequence in ["fence", "node_boot_seq", "version_id_seq", "audit_id_seq"] {
-            let row =
-                from.query_one(&format!("SELECT last_value, is_called FROM {sequence}"), &[]).await.expect("read");
-            let (last, is_called): (i64, bool) = (row.get(0), row.get(1));
-            let set = format!("SELECT setval('{sequence}', $1, $2)");
-            to.execute(&set, &[&last, &is_called]).await.expect("copied");
-        }
-        to.batch_execute("COMMIT").await.expect("committed");
+        let copying = format!(
+            "{bin}/pg_dump -h {dir} -U clinch {from} | {bin}/psql -qX -v ON_ERROR_STOP=1 -h {dir} -U clinch {to}",
+            bin = binaries().expect("it runs").display(),
+            dir = cluster().directory.display(),
+            from = self.name,
+            to = copy.name,
+        );
+        let copied = Command::new("sh").args(["-c", &copying]).stdout(Stdio::null()).status().expect("run");
+        assert!(copied.success(), "{copying}");
         copy
     }
 
     /// A node as it is in the wild: others are left alone until they have been silent for long.
-    async fn node(&self) -> Arc<PostgresStore> {
+    pub async fn node(&self) -> Arc<PostgresStore> {
         Arc::new(PostgresStore::open(&self.url(), PEPPER, in_the_wild()).await.expect("opened"))
     }
 }
@@ -160,32 +151,16 @@ async fn client(database: &str) -> Client {
 }
 
 /// Whoever is not alone in this database is dead: what a kill left is found at once, and no law waits.
-fn alone() -> Options {
+pub fn alone() -> Options {
     Options { silence_max: Duration::ZERO, ..in_the_wild() }
 }
 
-fn in_the_wild() -> Options {
+pub fn in_the_wild() -> Options {
     Options::new(Arc::new(|| {
         let since = std::time::UNIX_EPOCH.elapsed().expect("it is later than that");
         Timestamp::from_micros(i64::try_from(since.as_micros()).expect("not that much later"))
     }))
 }
-
-const TABLES: [&str; 13] = [
-    "migration",
-    "fact",
-    "secret",
-    "version",
-    "node",
-    "event",
-    "dedup",
-    "job",
-    "attempt",
-    "effect",
-    "delivery",
-    "audit",
-    "tally",
-];
 
 #[async_trait]
 impl Engine for Postgres {
