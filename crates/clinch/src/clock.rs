@@ -2,10 +2,12 @@
 
 use clinch_core::time::Timestamp;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
+    /// For deadlines of our own: whatever is done to the other clock, this one goes on.
+    fn instant(&self) -> Instant;
     /// Uniform in [0, 1): for jitter.
     fn dice(&self) -> f64;
     /// For trace ids: unlike any other, not secret.
@@ -23,6 +25,10 @@ impl Clock for SystemClock {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
         Timestamp::from_micros(self.latest.fetch_max(micros, Ordering::Relaxed).max(micros))
+    }
+
+    fn instant(&self) -> Instant {
+        Instant::now()
     }
 
     fn dice(&self) -> f64 {

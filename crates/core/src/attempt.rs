@@ -23,7 +23,7 @@ pub enum Outcome {
     Lost {
         open: Option<Idempotency>,
     },
-    /// We stopped it (shutdown, or the store could not write): nobody's fault, no attempt charged.
+    /// We stopped it (a shutdown, or it was too late to be sure that the job is ours): nobody's fault, no attempt charged.
     Interrupted,
 }
 

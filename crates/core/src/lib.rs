@@ -3,7 +3,7 @@
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `flow` and `worker` (what a workspace
 //! says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect` (the ledger's nouns),
-//! `expr` (templates), `config` (YAML in, a checked workspace out).
+//! `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked workspace out).
 
 pub mod attempt;
 pub mod config;
@@ -16,5 +16,6 @@ pub mod job;
 pub mod key;
 pub mod payload;
 pub mod retry;
+pub mod term;
 pub mod time;
 pub mod worker;

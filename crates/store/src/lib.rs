@@ -16,6 +16,7 @@ use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
 use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -275,6 +276,8 @@ pub trait Store: Read {
     async fn work(&self, queue: &str);
     /// When the next job of this queue comes due.
     fn next_due(&self, queue: &str) -> Option<Timestamp>;
+    /// How long this node surely counts as alive. `None`: there is nobody who could take it for dead.
+    fn life(&self) -> Option<Term>;
     /// Resolves when the store has failed for good and the process must end.
     async fn failed(&self) -> StoreError;
 }

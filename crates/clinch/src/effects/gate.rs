@@ -6,6 +6,7 @@ use crate::telemetry::ByOutcome;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
+use clinch_core::term::{Term, may_begin};
 use clinch_store::{Conclusion, Held, LeaseRef, NewEffect};
 use std::sync::Arc;
 
@@ -28,20 +29,24 @@ impl Gate {
         Ok(Gate { house, client: HttpClient::new()? })
     }
 
-    /// `None`: somebody else has the job; nothing was sent.
+    /// `term` tells how long the lease is surely ours, if it still is. `None`: somebody else has the job; nothing was sent.
     pub async fn pass(
         &self,
         lease: LeaseRef,
         step: &Arc<str>,
         class: Idempotency,
         call: HttpCall,
+        term: impl Fn() -> Option<Term>,
     ) -> clinch_store::Result<Option<Passed>> {
         let intent = NewEffect { name: step.clone(), class, at: self.house.clock.now() };
         if self.house.insist(|| self.house.store.intend(lease, intent.clone())).await? == Held::Lost {
             return Ok(None);
         }
         crate::crash::point("after_intend");
-        let sent = self.client.send(call, class).await;
+        // The answer may have come late, and to connect takes its time: others may have the job by now.
+        let may_begin =
+            || term().is_some_and(|term| may_begin(self.house.clock.instant(), term, self.house.store.life()));
+        let sent = self.client.send(call, class, may_begin).await;
         crate::crash::point("after_send");
         let passed = self.judge(step, class, sent);
         let outcome = match &passed.conclusion.state {
@@ -73,6 +78,12 @@ impl Gate {
             Sent::NotSent(why) => {
                 let failure = Failure::new(Reason::TargetDown, format!("step `{step}`: nothing was sent: {why}"));
                 (EffectState::NotDone, Err(Outcome::Failed(failure)))
+            }
+            Sent::TooLate => {
+                tracing::warn!(
+                    "step `{step}` was not sent: the store was not heard of in time, others may have the job"
+                );
+                (EffectState::NotDone, Err(Outcome::Interrupted))
             }
             Sent::Invalid(why) => {
                 let failure = Failure::new(Reason::ConfigError, format!("step `{step}`: {why}"));

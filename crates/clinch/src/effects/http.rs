@@ -33,6 +33,8 @@ pub enum Sent {
     },
     /// No byte of it left.
     NotSent(String),
+    /// No byte of it left, because it was too late to begin.
+    TooLate,
     /// It may or may not have arrived.
     NoAnswer {
         timed_out: bool,
@@ -46,6 +48,7 @@ pub enum Sent {
 enum Broken {
     /// Not a byte was written; here it is back.
     Unsent(Box<Request<Full<Bytes>>>),
+    TooLate,
     Sent(String),
 }
 
@@ -58,7 +61,8 @@ impl HttpClient {
         Ok(HttpClient { connections: Connections::new()? })
     }
 
-    pub async fn send(&self, call: HttpCall, class: Idempotency) -> Sent {
+    /// `may_begin` is asked when everything is ready and before the first byte: to connect takes its time.
+    pub async fn send(&self, call: HttpCall, class: Idempotency, may_begin: impl Fn() -> bool) -> Sent {
         let deadline = Instant::now() + call.timeout;
         let Some(target) = Target::of(&call.uri) else {
             return Sent::Invalid("its url is neither http:// nor https:// with a host".into());
@@ -70,9 +74,10 @@ impl HttpClient {
         // arrived: fatal where it must not be repeated. Such requests get a connection of their own.
         if class.may_send_again() {
             while let Some(kept) = self.connections.take(&target) {
-                match self.exchange(kept, &target, request, deadline).await {
+                match self.exchange(kept, &target, request, deadline, &may_begin).await {
                     Ok(sent) => return sent,
                     Err(Broken::Unsent(back)) => request = *back,
+                    Err(Broken::TooLate) => return Sent::TooLate,
                     Err(Broken::Sent(why)) => return Sent::NoAnswer { timed_out: false, why },
                 }
             }
@@ -84,8 +89,9 @@ impl HttpClient {
             Ok(Err(NoConnection(why))) => return Sent::NotSent(why),
             Err(_) => return Sent::NotSent("no connection in time".into()),
         };
-        match self.exchange(fresh, &target, request, deadline).await {
+        match self.exchange(fresh, &target, request, deadline, &may_begin).await {
             Ok(sent) => sent,
+            Err(Broken::TooLate) => Sent::TooLate,
             Err(Broken::Unsent(_)) => Sent::NotSent("the connection was closed at once".into()),
             Err(Broken::Sent(why)) => Sent::NoAnswer { timed_out: false, why },
         }
@@ -97,10 +103,14 @@ impl HttpClient {
         target: &Target,
         request: Request<Full<Bytes>>,
         deadline: Instant,
+        may_begin: &impl Fn() -> bool,
     ) -> Result<Sent, Broken> {
         // A kept connection may still be putting away its last answer, or be closed by now.
         if !matches!(tokio::time::timeout_at(deadline, sender.ready()).await, Ok(Ok(()))) {
             return Err(Broken::Unsent(Box::new(request)));
+        }
+        if !may_begin() {
+            return Err(Broken::TooLate);
         }
         let answer = match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
             Err(_) => return Ok(Sent::NoAnswer { timed_out: true, why: "no answer in time".into() }),

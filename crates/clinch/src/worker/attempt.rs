@@ -1,5 +1,6 @@
 //! One attempt of one job: run its steps in order, skip what is done, settle.
 
+use super::lease::Leases;
 use super::scope::Scope;
 use super::steps;
 use crate::effects::Gate;
@@ -58,7 +59,7 @@ pub struct Performed {
 }
 
 /// Runs the steps of the job that was claimed. `None`: somebody else has it now, or it is left to its lease.
-pub async fn perform(house: &House, gate: &Gate, claim: &Claim) -> Option<Performed> {
+pub async fn perform(house: &House, gate: &Gate, leases: &Leases, claim: &Claim) -> Option<Performed> {
     let started_at = house.clock.now();
     let job = claim.lease.job;
     if claim.attempts == 0 {
@@ -79,7 +80,7 @@ pub async fn perform(house: &House, gate: &Gate, claim: &Claim) -> Option<Perfor
         let end = End::refused(Reason::ConfigError, why, "");
         return Some(Performed { started_at, end, retry: RetryPolicy::default() });
     };
-    match steps_of(house, gate, claim, workspace, worker).await {
+    match steps_of(house, gate, leases, claim, workspace, worker).await {
         Ok(Some(end)) => Some(Performed { started_at, end, retry: worker.retry.clone() }),
         Ok(None) => {
             tracing::info!(job.id = %job, "{job} was taken over; this attempt changed nothing");
@@ -96,6 +97,7 @@ pub async fn perform(house: &House, gate: &Gate, claim: &Claim) -> Option<Perfor
 async fn steps_of(
     house: &House,
     gate: &Gate,
+    leases: &Leases,
     claim: &Claim,
     workspace: &Workspace,
     worker: &Worker,
@@ -110,7 +112,7 @@ async fn steps_of(
         if house.stop.is_cancelled() {
             return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
         }
-        match run_step(house, gate, claim, step, &payload, &mut scope).await? {
+        match run_step(house, gate, leases, claim, step, &payload, &mut scope).await? {
             StepEnd::LeftOut => continue,
             StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
             StepEnd::Done(_, conclusion) if at + 1 == worker.steps.len() => {
@@ -136,6 +138,7 @@ async fn steps_of(
 async fn run_step(
     house: &House,
     gate: &Gate,
+    leases: &Leases,
     claim: &Claim,
     step: &Step,
     payload: &Payload,
@@ -168,7 +171,8 @@ async fn run_step(
         Err(error) => return Ok(missing(error)),
     };
     let began = house.clock.now();
-    let Some(passed) = gate.pass(claim.lease, name, action.idempotency, call).await? else {
+    let term = || leases.term(claim.lease);
+    let Some(passed) = gate.pass(claim.lease, name, action.idempotency, call, term).await? else {
         return Ok(StepEnd::TakenOver);
     };
     count_step(house, claim, name, &passed.conclusion.state, began);

@@ -8,7 +8,7 @@ use crate::telemetry::ByState;
 use clinch_store::{ClaimAsk, LeaseRef};
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
@@ -48,7 +48,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
             first = ready => first,
         };
         let most = (places.available_permits().min(chairs.available_permits()) + 1).min(CLAIM_MAX);
-        let now = house.clock.now();
+        let (asked_at, now) = (house.clock.instant(), house.clock.now());
         let ask = ClaimAsk { queue: queue.clone(), most, now, until: now + pool.visibility_timeout };
         let claims = match house.store.claim(ask).await {
             Ok(claims) => claims,
@@ -69,10 +69,10 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
                 |of: &Arc<Semaphore>| of.clone().try_acquire_owned().expect("as many were free as were asked for");
             let (place, chair) = first.take().unwrap_or_else(|| (free(&places), free(&chairs)));
             let (house, gate) = (house.clone(), gate.clone());
-            let (place, seat) = (Place::take(place, &busy, &idle), Seat::take(claim.lease, chair, &leases));
+            let (place, seat) = (Place::take(place, &busy, &idle), Seat::take(claim.lease, asked_at, chair, &leases));
             // Boxed, because the future is large and would be copied at every hand-over.
             under_way.spawn(Box::pin(async move {
-                let performed = attempt::perform(&house, &gate, &claim).await;
+                let performed = attempt::perform(&house, &gate, &seat.leases, &claim).await;
                 // Nobody outside is called any more: the next job may begin while this one is written down.
                 drop(place);
                 if let Some(performed) = performed {
@@ -117,8 +117,8 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(lease: LeaseRef, chair: OwnedSemaphorePermit, leases: &Arc<Leases>) -> Seat {
-        leases.add(lease);
+    fn take(lease: LeaseRef, asked_at: Instant, chair: OwnedSemaphorePermit, leases: &Arc<Leases>) -> Seat {
+        leases.add(lease, asked_at);
         Seat { lease, leases: leases.clone(), _chair: chair }
     }
 }

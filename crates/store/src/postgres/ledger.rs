@@ -16,12 +16,13 @@ use tokio_postgres::Row;
 pub(super) struct Intents;
 
 // An effect that is done is not intended again: whoever asks has an older picture of the job, and must not send.
+// Nor does anybody begin under a lease that was given back in his absence, even if nobody has taken the job up yet.
 const INTEND: &str = "
     WITH held AS MATERIALIZED (
         SELECT asked.* FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[])
             AS asked (job, fence, name, class, at)
         JOIN job ON job.id = asked.job
-        WHERE job.state = 4 AND job.fence = asked.fence
+        WHERE job.state = 4 AND job.fence = asked.fence AND job.node IS NOT NULL
         ORDER BY job.id FOR SHARE OF job
     )
     INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)

@@ -29,6 +29,7 @@ use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
 use batch::Batcher;
+use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use ledger::{Conclusions, Intents};
 use link::Link;
@@ -131,10 +132,11 @@ struct Shared {
     link: Link,
     hands: Arc<Pool>,
     eyes: Arc<Pool>,
+    /// One line that nobody else uses: a busy node must not look like a dead one.
+    heart: Arc<Pool>,
     node: Mutex<Identity>,
     skew: Skew,
     wake: Wake,
-    clock: Clock,
     silence: Duration,
     span: Duration,
     closed: watch::Sender<bool>,
@@ -288,16 +290,17 @@ impl PostgresStore {
         let found = migrate::migrate(&link, pepper).await?;
         let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit);
         let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit);
+        let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit);
         let open_error = |fault: Fault| StoreError::Open(fault.to_string());
-        let node = node::register(&hands, options.silence_max).await.map_err(open_error)?;
+        let node = node::register(&heart, options.silence_max).await.map_err(open_error)?;
         let shared = Arc::new(Shared {
             link,
             hands,
             eyes,
+            heart,
             node: Mutex::new(node),
-            skew: Skew::default(),
+            skew: Skew::new(options.clock),
             wake: Wake::default(),
-            clock: options.clock,
             silence: options.silence_max,
             span: options.span,
             closed: watch::Sender::new(false),
@@ -314,9 +317,12 @@ impl PostgresStore {
             counts: Mutex::default(),
             versions: Mutex::default(),
         });
+        // Nobody is told that his lease is over before it is known what time it is there.
+        node::beat(&shared).await.map_err(open_error)?;
         node::measure(&shared).await.map_err(open_error)?;
         keep::prepare(&shared).await;
         tokio::spawn(node::live(shared.clone()));
+        tokio::spawn(node::mourn(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
         tokio::spawn(wake::listen(shared.clone()));
         Ok(PostgresStore {
@@ -404,6 +410,10 @@ impl Store for PostgresStore {
 
     fn next_due(&self, queue: &str) -> Option<Timestamp> {
         self.shared.wake.next_due(queue)
+    }
+
+    fn life(&self) -> Option<Term> {
+        Some(lock(&self.shared.node).life(self.shared.silence))
     }
 
     /// A database that is away comes back: this engine never fails for good.

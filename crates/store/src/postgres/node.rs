@@ -2,15 +2,18 @@
 //! silent.
 
 use super::pool::{Line, Pool};
-use super::{Fault, Shared, Versions, lock, rows};
+use super::{Clock, Fault, Shared, Versions, lock, rows};
 use crate::{LIVE_JOBS_MAX, VersionId};
 use clinch_core::id::EventId;
+use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const BEAT_EVERY: Duration = Duration::from_secs(2);
+/// A beat that is not answered by then is sent again on another line: this one may lead nowhere, while others do not.
+const BEAT_MAX: Duration = Duration::from_secs(3);
 /// While the database does not answer it is asked after a pause between these two.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_millis(600);
@@ -31,12 +34,30 @@ pub(super) struct Identity {
     /// Leases belong to it.
     pub boot: i64,
     ids: Ids,
+    /// Before it asked to come.
+    came_at: Instant,
+    /// When the last beat was sent that was answered.
+    heard_at: Instant,
+    /// Since when every beat is answered.
+    listening_since: Option<Instant>,
 }
 
 impl Identity {
     /// For each event, received at a moment and with so many jobs, its id; those of its jobs follow it.
     pub fn take_ids(&mut self, events: impl Iterator<Item = (Timestamp, usize)>) -> (i64, Vec<u64>) {
         (self.boot, events.map(|(at, jobs)| self.ids.take(at, jobs as u64)).collect())
+    }
+
+    /// How long it surely counts as alive among others who wait for it no longer than `silence`.
+    pub fn life(&self, silence: Duration) -> Term {
+        Term::asked_at(self.came_at, silence).renewed(self.heard_at, silence)
+    }
+
+    fn heard(&mut self, sent_at: Instant) {
+        // Who was away knows nothing of the silence of others until he has listened again for as long.
+        let was_away = sent_at.saturating_duration_since(self.heard_at) > BEATS_MISSED_MIN * BEAT_EVERY;
+        self.listening_since = self.listening_since.filter(|_| !was_away).or(Some(sent_at));
+        self.heard_at = sent_at;
     }
 }
 
@@ -65,8 +86,9 @@ impl Ids {
 const ROOM_OWNERS: u64 = 1 << (MILLISECOND_BITS - COUNTER_BITS);
 
 /// Takes the lowest number that is free, after the jobs of silent nodes have been given back.
-pub(super) async fn register(hands: &Arc<Pool>, silence: Duration) -> Result<Identity, Fault> {
-    let mut line = hands.line().await?;
+pub(super) async fn register(lines: &Arc<Pool>, silence: Duration) -> Result<Identity, Fault> {
+    let came_at = Instant::now();
+    let mut line = lines.line().await?;
     line.begin().await?;
     line.query("SELECT pg_advisory_xact_lock($1)", &[&REGISTRAR]).await?;
     bury_silent(&mut line, 0, silence).await?;
@@ -90,7 +112,7 @@ pub(super) async fn register(hands: &Arc<Pool>, silence: Duration) -> Result<Ide
     let last = rows.first().map(|row| row.try_get::<_, Option<i64>>(0)).transpose()?.flatten().unwrap_or(0);
     line.commit().await?;
     let ids = Ids { number: u64::from(number.cast_unsigned()), last: last.cast_unsigned() };
-    Ok(Identity { boot, ids })
+    Ok(Identity { boot, ids, came_at, heard_at: came_at, listening_since: None })
 }
 
 /// Silence counts from when the server came up: while it was down nobody could be heard.
@@ -138,16 +160,15 @@ async fn bury(line: &mut Line, boot: i64) -> Result<usize, Fault> {
 /// Beats until the store is closed; then says goodbye, so that nobody waits for the silence.
 pub(super) async fn live(shared: Arc<Shared>) {
     let mut closed = shared.closed.subscribe();
-    let mut heard_since: Option<Instant> = None;
     let mut turn = 0u32;
     while !*closed.borrow() {
-        let rest = match beat(&shared, &mut heard_since).await {
+        let rest = match beat(&shared).await {
             Ok(()) => {
                 shared.well();
                 Rest::UntilDoubt
             }
             Err(fault) => {
-                heard_since = None;
+                lock(&shared.node).listening_since = None;
                 shared.judge(&fault);
                 turn = turn.wrapping_add(1);
                 Rest::Pause(jittered(lock(&shared.node).boot, turn, PAUSE_MIN, PAUSE_MAX))
@@ -183,10 +204,28 @@ fn patience(shared: &Shared) -> Duration {
     shared.silence.max(BEATS_MISSED_MIN * BEAT_EVERY)
 }
 
-async fn beat(shared: &Shared, heard_since: &mut Option<Instant>) -> Result<(), Fault> {
+/// Tells that this node lives; and what time it is there.
+pub(super) async fn beat(shared: &Shared) -> Result<(), Fault> {
     let boot = lock(&shared.node).boot;
-    let mut line = shared.hands.line().await?;
-    let (sent, sent_at) = (Instant::now(), (shared.clock)());
+    let (sent_at, told) = tokio::time::timeout(BEAT_MAX, tell(shared, boot)).await.map_err(|_| Fault::Silent)??;
+    match told {
+        Some(database) => {
+            shared.skew.measured(database, sent_at, sent_at.elapsed());
+            lock(&shared.node).heard(sent_at);
+        }
+        None => {
+            let identity = register(&shared.heart, patience(shared)).await?;
+            tracing::warn!("this node was taken for dead and has come back as node {}", identity.boot);
+            *lock(&shared.node) = identity;
+        }
+    }
+    Ok(())
+}
+
+/// When it was sent, and the time of the database, if the node is known there.
+async fn tell(shared: &Shared, boot: i64) -> Result<(Instant, Option<Timestamp>), Fault> {
+    let mut line = shared.heart.line().await?;
+    let sent_at = Instant::now();
     let rows = line
         .query(
             "UPDATE node SET seen_at = clock_timestamp() WHERE boot = $1
@@ -194,22 +233,34 @@ async fn beat(shared: &Shared, heard_since: &mut Option<Instant>) -> Result<(), 
             &[&boot],
         )
         .await?;
-    let Some(row) = rows.first() else {
-        drop(line);
-        let identity = register(&shared.hands, patience(shared)).await?;
-        tracing::warn!("this node was taken for dead and has come back as node {}", identity.boot);
-        *lock(&shared.node) = identity;
-        return Ok(());
-    };
-    shared.skew.measured(rows::time(row, 0)?, sent_at, sent.elapsed());
-    let heard_since = *heard_since.get_or_insert_with(Instant::now);
-    // Who was away himself knows nothing about the silence of others until he has listened for as long.
-    if heard_since.elapsed() >= patience(shared) {
-        line.begin().await?;
-        bury_silent(&mut line, boot, patience(shared)).await?;
-        line.commit().await?;
+    Ok((sent_at, rows.first().map(|row| rows::time(row, 0)).transpose()?))
+}
+
+/// Buries those who fell silent. Not part of the heartbeat, which must not wait for whoever holds their jobs.
+pub(super) async fn mourn(shared: Arc<Shared>) {
+    let mut closed = shared.closed.subscribe();
+    loop {
+        tokio::select! {
+            _ = closed.wait_for(|closed| *closed) => return,
+            () = tokio::time::sleep(BEAT_EVERY) => {}
+        }
+        let (boot, listening_since) = {
+            let node = lock(&shared.node);
+            (node.boot, node.listening_since)
+        };
+        if listening_since.is_some_and(|since| since.elapsed() >= patience(&shared))
+            && let Err(fault) = bury_all_silent(&shared, boot).await
+        {
+            tracing::debug!("silent nodes are not buried for the moment: {fault}");
+        }
     }
-    Ok(())
+}
+
+async fn bury_all_silent(shared: &Shared, own_boot: i64) -> Result<(), Fault> {
+    let mut line = shared.hands.line().await?;
+    line.begin().await?;
+    bury_silent(&mut line, own_boot, patience(shared)).await?;
+    line.commit().await
 }
 
 /// Looks at how big everything is. Not part of the heartbeat, which must not wait for a long count.
@@ -278,35 +329,52 @@ pub(super) fn jittered(boot: i64, turn: u32, least: Duration, most: Duration) ->
 /// How far the clock of the database is ahead of ours. Whether a job is due and whether a lease is over is decided by
 /// comparing what different nodes wrote: such moments are written in the time of the database. Those that only tell when
 /// something happened are left as they were handed in.
-#[derive(Default)]
 pub(super) struct Skew {
-    micros: AtomicI64,
+    clock: Clock,
+    /// A moment, and the time of the database then. It is counted on from there, so that our own clock may be set at will.
+    heard: Mutex<Option<(Instant, Timestamp)>>,
+    is_apart: AtomicBool,
 }
 
 /// A smaller difference is left alone: leases are much longer, and what was handed in reads back unchanged.
 const SKEW_MIN: i64 = 250_000;
-/// An answer that took longer than this says little about the clock.
-const ROUND_TRIP_MAX: Duration = Duration::from_millis(100);
 
 impl Skew {
-    fn measured(&self, database: Timestamp, sent_at: Timestamp, round_trip: Duration) {
-        if round_trip > ROUND_TRIP_MAX {
-            return;
+    pub fn new(clock: Clock) -> Skew {
+        Skew { clock, heard: Mutex::default(), is_apart: AtomicBool::new(false) }
+    }
+
+    /// The database told its time at some moment of the round trip.
+    fn measured(&self, database: Timestamp, sent_at: Instant, round_trip: Duration) {
+        let (at, error) = (sent_at + round_trip / 2, round_trip / 2);
+        let mut heard = lock(&self.heard);
+        // Where the slowness of the answer explains the difference, what was known before is as good.
+        let is_news = heard.is_none_or(|(then, time)| {
+            let expected = time + at.saturating_duration_since(then);
+            database.since(expected).max(expected.since(database)) > error
+        });
+        if is_news {
+            *heard = Some((at, database));
         }
-        let ahead = database.as_micros().saturating_sub((sent_at + round_trip / 2).as_micros());
-        let ahead = if ahead.abs() < SKEW_MIN { 0 } else { ahead };
-        let before = self.micros.swap(ahead, Ordering::Relaxed);
-        if (before == 0) != (ahead == 0) {
+        drop(heard);
+        let ahead = self.ahead();
+        if self.is_apart.swap(ahead != 0, Ordering::Relaxed) != (ahead != 0) {
             tracing::warn!("the clock of the database is {ahead} µs ahead of ours; its time counts for leases");
         }
     }
 
+    fn ahead(&self) -> i64 {
+        let Some((then, time)) = *lock(&self.heard) else { return 0 };
+        let ahead = (time + then.elapsed()).as_micros().saturating_sub((self.clock)().as_micros());
+        if ahead.abs() < SKEW_MIN { 0 } else { ahead }
+    }
+
     pub fn to_database(&self, at: Timestamp) -> Timestamp {
-        Timestamp::from_micros(at.as_micros().saturating_add(self.micros.load(Ordering::Relaxed)))
+        Timestamp::from_micros(at.as_micros().saturating_add(self.ahead()))
     }
 
     pub fn back_from_database(&self, at: Timestamp) -> Timestamp {
-        Timestamp::from_micros(at.as_micros().saturating_sub(self.micros.load(Ordering::Relaxed)))
+        Timestamp::from_micros(at.as_micros().saturating_sub(self.ahead()))
     }
 }
 
@@ -314,6 +382,7 @@ impl Skew {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::sync::atomic::AtomicI64;
 
     const AT: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
@@ -344,15 +413,82 @@ mod tests {
         assert_eq!(EventId::from_number(ids.take(AT, 3)).given_at(), AT);
     }
 
+    /// A clock that is set by hand, and a skew that reads it.
+    fn skew() -> (Skew, Arc<AtomicI64>) {
+        let hand = Arc::new(AtomicI64::new(AT.as_micros()));
+        let clock = hand.clone();
+        (Skew::new(Arc::new(move || Timestamp::from_micros(clock.load(Ordering::Relaxed)))), hand)
+    }
+
+    fn check(skew: &Skew, at: Timestamp, seconds: i64, why: &str) {
+        let ahead = skew.to_database(at).as_micros() - at.as_micros();
+        let error = ahead - seconds * 1_000_000;
+        // Time goes on while this runs, but not for so long.
+        assert!((0..30_000_000).contains(&error) && (seconds != 0 || error == 0), "{why}: {ahead}");
+        let back = skew.back_from_database(skew.to_database(at)).as_micros() - at.as_micros();
+        assert!(back.abs() < 30_000_000, "{why}: {back}");
+    }
+
     #[test]
-    fn a_moment_goes_to_the_database_and_comes_back() {
-        let skew = Skew::default();
-        skew.measured(AT + Duration::from_millis(200), AT, Duration::ZERO);
-        assert_eq!(skew.to_database(AT), AT, "a small difference is left alone");
-        skew.measured(AT + Duration::from_secs(30), AT, Duration::ZERO);
-        assert_eq!(skew.to_database(AT), AT + Duration::from_secs(30));
-        assert_eq!(skew.back_from_database(skew.to_database(AT)), AT);
-        skew.measured(AT, AT, Duration::from_secs(3));
-        assert_eq!(skew.to_database(AT), AT + Duration::from_secs(30), "a slow answer says nothing");
+    fn f16_leases_are_written_in_the_time_of_the_database() {
+        let (skew, _) = skew();
+        check(&skew, AT, 0, "nothing is known yet");
+        skew.measured(AT + Duration::from_secs(300), Instant::now(), Duration::ZERO);
+        check(&skew, AT, 300, "it is ahead");
+        check(&skew, AT + Duration::from_secs(3_600), 300, "so it will be later");
+    }
+
+    #[test]
+    fn a_small_difference_between_clocks_is_left_alone() {
+        let (skew, hand) = skew();
+        let now = Instant::now();
+        hand.store((AT + Duration::from_secs(60)).as_micros(), Ordering::Relaxed);
+        // Measured in the future, so that no time has passed since.
+        skew.measured(
+            AT + Duration::from_secs(60) + Duration::from_millis(200),
+            now + Duration::from_secs(600),
+            Duration::ZERO,
+        );
+        assert_eq!(skew.to_database(AT), AT);
+    }
+
+    #[test]
+    fn f16_a_clock_that_is_set_changes_nothing_in_the_time_of_the_database() {
+        let (skew, hand) = skew();
+        skew.measured(AT, Instant::now(), Duration::ZERO);
+        for by in [300, -300] {
+            let set = Timestamp::from_micros(AT.as_micros() + by * 1_000_000);
+            hand.store(set.as_micros(), Ordering::Relaxed);
+            check(&skew, set, -by, "at once, before it is measured again");
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_says_nothing_unless_it_cannot_be_explained() {
+        let (skew, _) = skew();
+        let now = Instant::now();
+        skew.measured(AT + Duration::from_secs(100), now, Duration::ZERO);
+        skew.measured(AT + Duration::from_secs(101), now - Duration::from_secs(2), Duration::from_secs(4));
+        check(&skew, AT, 100, "it may have been under way for so long");
+        skew.measured(AT + Duration::from_secs(400), now - Duration::from_secs(2), Duration::from_secs(4));
+        check(&skew, AT, 400, "nothing explains this but a clock that was set");
+    }
+
+    #[test]
+    fn f43_a_node_is_surely_alive_only_since_it_came_and_until_some_time_after_it_was_last_heard() {
+        let now = Instant::now();
+        let silence = Duration::from_secs(10);
+        let ids = Ids { number: 0, last: 0 };
+        let mut node = Identity { boot: 1, ids, came_at: now, heard_at: now, listening_since: None };
+        assert!(node.life(silence).until < now + silence);
+        let beat = now + BEAT_EVERY;
+        node.heard(beat);
+        let life = node.life(silence);
+        assert!(life.since == now && beat < life.until && life.until < beat + silence, "{life:?}");
+        assert_eq!(node.listening_since, Some(beat));
+        node.heard(beat + BEAT_EVERY);
+        assert_eq!(node.listening_since, Some(beat));
+        node.heard(beat + 30 * BEAT_EVERY);
+        assert_eq!(node.listening_since, Some(beat + 30 * BEAT_EVERY), "it was away in between");
     }
 }

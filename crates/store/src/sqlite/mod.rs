@@ -401,6 +401,10 @@ impl Store for SqliteStore {
         lock(&self.shared.memory).next_due(queue)
     }
 
+    fn life(&self) -> Option<clinch_core::term::Term> {
+        None
+    }
+
     async fn failed(&self) -> StoreError {
         let mut failed = self.shared.failed.subscribe();
         let error = failed.wait_for(Option::is_some).await.expect("the sender lives as long as the store").clone();

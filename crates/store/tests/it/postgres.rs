@@ -9,11 +9,10 @@ use clinch_core::time::Timestamp;
 use clinch_store::postgres::{Options, PostgresStore, prepare, verify};
 use clinch_store::read::JobFilter;
 use clinch_store::verify::Report;
-use clinch_store::{Acceptance, ClaimAsk, Held, NewEvent, Settlement, Store, StoreError};
+use clinch_store::{
+    Acceptance, ClaimAsk, Conclusion, Held, NewEvent, Pruned, Retention, Settlement, Store, StoreError,
+};
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,61 +23,10 @@ laws::every_law!(crate::postgres::world);
 /// Far more than any machine needs; a test that fails must end.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server of our own, in a directory of its own, reached by a socket in it.
-struct Cluster {
-    directory: PathBuf,
-    /// Its input ends with the tests, however they end; then it stops the server and removes the directory.
-    _guard: Child,
-}
-
-const GUARD: &str = r#"
-set -e
-dir=$(mktemp -d "${TMPDIR:-/tmp}/clinch-postgres.XXXXXX")
-"$BIN/initdb" -D "$dir/data" -U clinch -A trust -E UTF8 --locale=C --no-sync >"$dir/initdb.log" 2>&1
-"$BIN/postgres" -D "$dir/data" -k "$dir" -c listen_addresses= -c max_connections=300 -c autovacuum_naptime=5 \
-    -c log_min_messages=error -c max_wal_size=512MB >"$dir/server.log" 2>&1 &
-server=$!
-until "$BIN/pg_isready" -q -h "$dir" -U clinch -d postgres; do kill -0 $server; sleep 0.05; done
-echo "$dir"
-exec >/dev/null 2>&1
-cat || true
-kill -QUIT $server
-wait $server || true
-rm -rf "$dir"
-"#;
-
-fn cluster() -> &'static Cluster {
-    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
-    CLUSTER.get_or_init(|| {
-        let binaries =
-            binaries().expect("PostgreSQL 15 or newer; install it, or name its directory in CLINCH_POSTGRES_BIN");
-        // The server refuses to run as root.
-        let mut command = if rustix::process::geteuid().is_root() {
-            let mut command = Command::new("setpriv");
-            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "sh"]);
-            command
-        } else {
-            Command::new("sh")
-        };
-        command.args(["-c", GUARD]).env("BIN", binaries).current_dir("/");
-        let mut guard = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
-        let mut directory = String::new();
-        let output = guard.stdout.take().expect("it is piped");
-        BufReader::new(output).read_line(&mut directory).expect("read");
-        assert!(!directory.is_empty(), "the server did not start");
-        Cluster { directory: PathBuf::from(directory.trim()), _guard: guard }
-    })
-}
-
-/// Of the newest version that is installed.
-fn binaries() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("CLINCH_POSTGRES_BIN") {
-        return Some(named.into());
-    }
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
-    let newest = versions.filter_map(|version| Some(version.ok()?.path())).max_by_key(|path| number(path))?;
-    Some(newest.join("bin")).filter(|binaries| binaries.join("postgres").exists())
+/// The server of all tests here.
+fn cluster() -> &'static clinch_testbed::Postgres {
+    static CLUSTER: OnceLock<clinch_testbed::Postgres> = OnceLock::new();
+    CLUSTER.get_or_init(clinch_testbed::Postgres::start)
 }
 
 /// A database of its own.
@@ -141,7 +89,7 @@ impl Postgres {
 }
 
 fn url(database: &str) -> String {
-    format!("postgres:///{database}?user=clinch&host={}", cluster().directory.display())
+    cluster().url(database)
 }
 
 async fn client(database: &str) -> Client {
@@ -179,9 +127,9 @@ impl Engine for Postgres {
     async fn bytes(&self) -> Vec<u8> {
         let client = self.client().await;
         client.batch_execute("CHECKPOINT").await.expect("written out");
-        let sql = "SELECT 'data/base/' || oid FROM pg_database WHERE datname = current_database()";
+        let sql = "SELECT 'base/' || oid FROM pg_database WHERE datname = current_database()";
         let files: String = client.query_one(sql, &[]).await.expect("read").get(0);
-        let files = std::fs::read_dir(cluster().directory.join(files)).expect("listed");
+        let files = std::fs::read_dir(cluster().data().join(files)).expect("listed");
         files.flat_map(|file| std::fs::read(file.expect("listed").path()).expect("read")).collect()
     }
 }
@@ -372,6 +320,127 @@ async fn p11_a_living_node_is_not_taken_for_dead_by_one_that_starts() {
     let lease = living.claim(ask).await.expect("claimed")[0].lease;
     let _other = postgres.node().await;
     assert_eq!(living.settle(lease, finished(later(1))).await.expect("answered"), Held::Held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f14_who_was_taken_for_dead_begins_nothing_under_an_old_lease() {
+    let postgres = Postgres::new().await;
+    let silent = postgres.node().await;
+    silent.accept(event("k")).await.expect("accepted");
+    let ask = ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) };
+    let lease = silent.claim(ask).await.expect("claimed")[0].lease;
+    let effect = |name: &str| clinch_store::NewEffect { name: name.into(), class: Idempotency::Header, at: later(1) };
+    assert_eq!(silent.intend(lease, effect("first")).await.expect("answered"), Held::Held);
+    let first_life = silent.life().expect("others may take it for dead");
+    // It is buried by one that starts. Its job had begun something, and nobody has looked at that yet.
+    let _other = postgres.world().await;
+    let done = Conclusion { name: "first".into(), state: done(), at: later(2) };
+    assert_eq!(silent.conclude(lease, done).await.expect("answered"), Held::Held, "what is known is written down");
+    assert_eq!(silent.intend(lease, effect("second")).await.expect("answered"), Held::Lost);
+    let next_life = async {
+        while silent.life().is_some_and(|life| life.since == first_life.since) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, next_life).await.expect("it came back");
+    assert_eq!(silent.intend(lease, effect("second")).await.expect("answered"), Held::Lost, "nor when it is back");
+}
+
+/// A node whose clock is off by so many seconds, and its time.
+async fn skewed(postgres: &Postgres, seconds: i64) -> (Arc<PostgresStore>, impl Fn() -> Timestamp) {
+    let right = in_the_wild().clock;
+    let clock = move || Timestamp::from_micros(right().as_micros() + seconds * 1_000_000);
+    let node = PostgresStore::open(&postgres.url(), PEPPER, Options::new(Arc::new(clock.clone()))).await;
+    (Arc::new(node.expect("opened")), clock)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f16_p6_leases_are_safe_among_nodes_whose_clocks_are_minutes_apart() {
+    let postgres = Postgres::new().await;
+    let (slow, slow_clock) = skewed(&postgres, -300).await;
+    let (fast, fast_clock) = skewed(&postgres, 300).await;
+    let minute = Duration::from_secs(60);
+    let nodes: [(&Arc<PostgresStore>, &(dyn Fn() -> Timestamp + Sync)); 2] =
+        [(&slow, &slow_clock), (&fast, &fast_clock)];
+    for (nth, (owner, clock)) in nodes.into_iter().enumerate() {
+        let (other, other_clock) = nodes[1 - nth];
+        other.accept(NewEvent { received_at: other_clock(), ..event(&format!("k{nth}")) }).await.expect("accepted");
+        let ask = ClaimAsk { queue: "work".into(), most: 9, now: clock(), until: clock() + minute };
+        let claims = owner.claim(ask).await.expect("claimed");
+        assert_eq!(claims.len(), 1, "what the other accepted is due at once");
+        let lost = other.lapse(other_clock(), 9, other_clock() + minute).await.expect("answered");
+        assert!(lost.is_empty(), "the lease is not over for the other");
+        let ask = ClaimAsk { queue: "work".into(), most: 9, now: other_clock(), until: other_clock() + minute };
+        assert!(other.claim(ask).await.expect("claimed").is_empty());
+        let lost = other.lapse(other_clock() + 2 * minute, 9, other_clock() + 3 * minute).await.expect("answered");
+        assert_eq!(lost.len(), 1, "but in two minutes it is");
+        assert_eq!(owner.settle(claims[0].lease, finished(clock())).await.expect("answered"), Held::Lost);
+        assert_eq!(other.settle(lost[0].lease, finished(other_clock())).await.expect("answered"), Held::Held);
+    }
+    assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_two_keepers_that_prune_at_the_same_time_count_each_row_once() {
+    const JOBS: u64 = 300;
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    for nth in 0..JOBS {
+        world.accepted(event(&format!("k{nth}"))).await;
+    }
+    for claim in world.claims("work", JOBS as usize, later(1)).await {
+        world.settles(claim.lease, finished(later(2))).await;
+    }
+    let retention = Retention { default: Duration::from_secs(60), ..Retention::default() };
+    let long_after = later(400 * 86_400);
+    let mut keepers = tokio::task::JoinSet::new();
+    for keeper in [postgres.node().await, postgres.node().await] {
+        let retention = retention.clone();
+        keepers.spawn(async move {
+            let mut sum = Pruned::default();
+            // Either may be told that the other is at it; nothing is left when both have found nothing a few times.
+            for _ in 0..60 {
+                let pruned = keeper.prune(long_after, retention.clone(), 10).await.expect("pruned");
+                sum.jobs += pruned.jobs;
+                sum.events += pruned.events;
+            }
+            sum
+        });
+    }
+    let sums = keepers.join_all().await;
+    assert_eq!(sums.iter().map(|sum| sum.jobs).sum::<u64>(), JOBS, "{sums:?}");
+    assert_eq!(sums.iter().map(|sum| sum.events).sum::<u64>(), JOBS, "{sums:?}");
+    let report = postgres.verify(long_after).await;
+    assert_eq!(report.problems, Vec::<String>::new());
+    let expired = report.parts.iter().find(|(part, _)| *part == "expired by retention").expect("told").1;
+    assert_eq!((report.accepted, expired), (JOBS.cast_signed(), JOBS.cast_signed()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f39_a_node_whose_every_verb_waits_for_a_lock_is_not_taken_for_dead() {
+    let postgres = Postgres::new().await;
+    let node = postgres.node().await;
+    let client = postgres.client().await;
+    client.batch_execute("BEGIN; LOCK TABLE job IN ACCESS EXCLUSIVE MODE").await.expect("locked");
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let node = node.clone();
+        waiting.spawn(async move {
+            node.claim(ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) }).await
+        });
+    }
+    let heard = || postgres.count("SELECT count(*) FROM node WHERE seen_at > clock_timestamp() - interval '3 seconds'");
+    let locked_at = node.life().expect("others may take it for dead").until;
+    let lives_on = async {
+        // Longer than a line is waited for.
+        while node.life().expect("as before").until < locked_at + Duration::from_secs(13) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, lives_on).await.expect("it is heard all the time");
+    assert_eq!(heard().await, 1);
+    client.batch_execute("ROLLBACK").await.expect("unlocked");
+    assert!(waiting.join_all().await.iter().any(Result::is_err), "a verb does not wait for ever");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

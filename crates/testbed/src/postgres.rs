@@ -1,0 +1,194 @@
+//! PostgreSQL servers of a test: in a directory of their own, on free ports, gone when the test is.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// A shell that does what it is told as the servers' user. Its input ends with the tests, however they end; then it stops
+/// what runs and removes the directory.
+const GUARD: &str = r#"
+trap '' INT TERM HUP
+dir=$(mktemp -d "${TMPDIR:-/tmp}/clinch-postgres.XXXXXX") || exit 1
+cd "$dir"
+echo "$dir"
+while read -r command; do
+    if (eval "$command") >"$dir/said" 2>&1 </dev/null; then echo ok; else echo failed; fi
+done
+exec >/dev/null 2>&1
+for running in */postmaster.pid; do
+    server=$(head -n 1 "$running") && kill -QUIT "$server" && while kill -0 "$server"; do sleep 0.05; done
+done
+rm -rf "$dir"
+"#;
+
+struct Guard {
+    directory: PathBuf,
+    _child: Child,
+    wire: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
+}
+
+impl Guard {
+    fn start() -> Guard {
+        let binaries =
+            binaries().expect("PostgreSQL 15 or newer; install it, or name its directory in CLINCH_POSTGRES_BIN");
+        // The server refuses to run as root.
+        let mut command = if rustix::process::geteuid().is_root() {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "sh"]);
+            command
+        } else {
+            Command::new("sh")
+        };
+        command.args(["-c", GUARD]).env("BIN", binaries).current_dir("/");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
+        let (told, mut said) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        let mut directory = String::new();
+        said.read_line(&mut directory).unwrap();
+        assert!(!directory.is_empty(), "there is no directory for the servers");
+        Guard { directory: directory.trim().into(), _child: child, wire: Mutex::new((told, said)) }
+    }
+
+    /// Whether it worked, and what was said.
+    fn tries(&self, command: &str) -> Result<String, String> {
+        let command = command.replace('\n', " ");
+        let mut wire = self.wire.lock().unwrap();
+        writeln!(wire.0, "{command}").unwrap();
+        let mut answer = String::new();
+        wire.1.read_line(&mut answer).unwrap();
+        let said = std::fs::read_to_string(self.directory.join("said")).unwrap_or_default();
+        if answer.trim() == "ok" { Ok(said) } else { Err(said) }
+    }
+
+    fn does(&self, command: &str) -> String {
+        self.tries(command).unwrap_or_else(|said| panic!("{command}: {said}"))
+    }
+}
+
+/// Of the newest version that is installed.
+fn binaries() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("CLINCH_POSTGRES_BIN") {
+        return Some(named.into());
+    }
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.filter_map(|version| Some(version.ok()?.path())).max_by_key(|path| number(path))?;
+    Some(newest.join("bin")).filter(|binaries| binaries.join("postgres").exists())
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// How a server ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Stop {
+    /// Sessions are ended, everything is written out.
+    Fast,
+    /// At once; the next start recovers.
+    Immediate,
+    /// Its first process is killed; the others find out by themselves.
+    Kill9,
+}
+
+/// A server. Each of its verbs returns when it is done, and blocks its thread until then.
+pub struct Postgres {
+    guard: Arc<Guard>,
+    /// Its directory among those of the guard.
+    name: &'static str,
+    port: u16,
+}
+
+impl Postgres {
+    pub fn start() -> Postgres {
+        let server = Postgres { guard: Arc::new(Guard::start()), name: "data", port: free_port() };
+        server.guard.does(r#""$BIN/initdb" -D data -U clinch -A trust -E UTF8 --locale=C --no-sync"#);
+        server.set("listen_addresses = '127.0.0.1'");
+        server.set(&format!("unix_socket_directories = '{}'", server.guard.directory.display()));
+        server.set("max_connections = 300");
+        server.set("autovacuum_naptime = 5");
+        server.set("max_wal_size = '512MB'");
+        server.set("log_min_messages = error");
+        server.start_again();
+        server
+    }
+
+    fn set(&self, setting: &str) {
+        self.guard.does(&format!(r#"echo "{setting}" >> {}/postgresql.conf"#, self.name));
+    }
+
+    /// On the same port and data.
+    pub fn start_again(&self) {
+        let start = format!(
+            r#""$BIN/pg_ctl" -D {name} -l {name}.log -o "-p {port}" -s -w -t 60 start"#,
+            name = self.name,
+            port = self.port
+        );
+        // After a kill of the first process the others hold on to the memory for a moment.
+        for _ in 0..100 {
+            if self.guard.tries(&start).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("it does not start: {}", self.guard.does(&format!("tail -n 20 {}.log", self.name)));
+    }
+
+    pub fn stop(&self, how: Stop) {
+        let name = self.name;
+        match how {
+            Stop::Fast => self.guard.does(&format!(r#""$BIN/pg_ctl" -D {name} -s -w -t 60 -m fast stop"#)),
+            Stop::Immediate => self.guard.does(&format!(r#""$BIN/pg_ctl" -D {name} -s -w -t 60 -m immediate stop"#)),
+            Stop::Kill9 => self.guard.does(&format!("kill -9 $(head -n 1 {name}/postmaster.pid)")),
+        };
+    }
+
+    /// Another server that follows this one, and that this one waits for at every commit.
+    pub fn with_synchronous_standby(&self) -> Postgres {
+        let standby = Postgres { guard: self.guard.clone(), name: "standby", port: free_port() };
+        self.guard.does(&format!(
+            r#""$BIN/pg_basebackup" -h 127.0.0.1 -p {} -U clinch -D standby -R -X stream -c fast --no-sync"#,
+            self.port
+        ));
+        standby.start_again();
+        // Not before the copy was made: the standby, once it is promoted, has nobody to wait for.
+        self.query("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.query("postgres", "SELECT pg_reload_conf()");
+        while self.query("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") != "1" {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        standby
+    }
+
+    /// Makes a standby the one that is written to.
+    pub fn promote(&self) {
+        self.guard.does(&format!(r#""$BIN/pg_ctl" -D {} -s -w -t 60 promote"#, self.name));
+    }
+
+    pub fn create_database(&self, name: &str) {
+        self.query("postgres", &format!("CREATE DATABASE {name}"));
+    }
+
+    /// What `psql` prints, bare. For one statement now and then.
+    fn query(&self, database: &str, sql: &str) -> String {
+        let (directory, port) = (self.guard.directory.display(), self.port);
+        let sql = sql.replace('\'', r"'\''");
+        let psql = format!(r#""$BIN/psql" -h {directory} -p {port} -U clinch -d {database} -AtX -v ON_ERROR_STOP=1"#);
+        self.guard.does(&format!("{psql} -c '{sql}'")).trim().to_string()
+    }
+
+    /// Through a socket in its directory.
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres:///{database}?user=clinch&host={}&port={}", self.guard.directory.display(), self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where its files are.
+    pub fn data(&self) -> PathBuf {
+        self.guard.directory.join(self.name)
+    }
+}
