@@ -2,4 +2,6 @@
 
 mod laws;
 mod postgres;
+mod redis;
+mod redis_server;
 mod sqlite;
