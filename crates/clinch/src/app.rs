@@ -3,6 +3,7 @@
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
 use crate::house::House;
+use crate::intake::KeyStore;
 use crate::secrets::Secrets;
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
@@ -124,6 +125,10 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let version = files.version();
     let live = store.activate(*version.as_bytes(), files.to_json(), clock.now()).await?;
     let metrics = Arc::new(Metrics::new(&workspace, &version.to_string()));
+    let key_stores = match options.roles.intake {
+        true => key_stores(&workspace, &secrets, &*store, &metrics)?,
+        false => Vec::new(),
+    };
     let house = House {
         store,
         clock,
@@ -142,7 +147,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         rooms: TaskTracker::new(),
         card: options.data_dir.join("server.json"),
     };
-    app.open(intake, admin, token, &options);
+    app.open(intake, key_stores, admin, token, &options);
     app.leave_card().map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
     Ok(app)
 }
@@ -160,6 +165,17 @@ fn checked(files: &Files) -> Result<(Workspace, Vec<Problem>), StartError> {
         return Err(refuse(workspace.refusals().to_vec()));
     }
     Ok((workspace, warnings))
+}
+
+/// What the workspace shares with other installations.
+fn key_stores(
+    workspace: &Workspace,
+    secrets: &Secrets,
+    store: &dyn Store,
+    metrics: &Metrics,
+) -> Result<Vec<Arc<KeyStore>>, StartError> {
+    let open = |kv| Ok(Arc::new(KeyStore::new(kv, secrets, store, metrics)?));
+    workspace.settings.kv.iter().map(open).collect()
 }
 
 async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<TcpListener, StartError> {
@@ -201,10 +217,21 @@ fn make_private(directory: &Path) -> std::io::Result<()> {
 }
 
 impl App {
-    fn open(&mut self, intake: Option<TcpListener>, admin: Option<TcpListener>, token: AdminToken, options: &Options) {
+    fn open(
+        &mut self,
+        intake: Option<TcpListener>,
+        key_stores: Vec<Arc<KeyStore>>,
+        admin: Option<TcpListener>,
+        token: AdminToken,
+        options: &Options,
+    ) {
         let house = &self.house;
+        for store in &key_stores {
+            let store = store.clone();
+            self.rooms.spawn(async move { store.look().await });
+        }
         if let Some(listener) = intake {
-            self.rooms.spawn(intake::run(listener, house.clone()));
+            self.rooms.spawn(intake::run(listener, house.clone(), key_stores));
         }
         if let Some(listener) = admin {
             let router = api::router(house.clone(), token);

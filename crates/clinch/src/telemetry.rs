@@ -91,6 +91,7 @@ labels! {
     ByFlowStepOutcome { flow, step, outcome }
     ByFlowStepReason { flow, step, reason }
     ByFlowHow { flow, how }
+    ByStoreOutcome { store, outcome }
     ByOutcome { outcome }
     ByKind { kind }
     ByState { state }
@@ -104,16 +105,18 @@ pub enum IntakeOutcome {
     Accepted,
     Duplicate,
     Conflict,
+    InFlight,
     Malformed,
     TooLarge,
     StoreError,
 }
 
 impl IntakeOutcome {
-    pub const ALL: [IntakeOutcome; 6] = [
+    pub const ALL: [IntakeOutcome; 7] = [
         IntakeOutcome::Accepted,
         IntakeOutcome::Duplicate,
         IntakeOutcome::Conflict,
+        IntakeOutcome::InFlight,
         IntakeOutcome::Malformed,
         IntakeOutcome::TooLarge,
         IntakeOutcome::StoreError,
@@ -124,10 +127,51 @@ impl IntakeOutcome {
             IntakeOutcome::Accepted => "accepted",
             IntakeOutcome::Duplicate => "duplicate",
             IntakeOutcome::Conflict => "conflict",
+            IntakeOutcome::InFlight => "in_flight",
             IntakeOutcome::Malformed => "malformed",
             IntakeOutcome::TooLarge => "too_large",
             IntakeOutcome::StoreError => "store_error",
         }
+    }
+}
+
+/// What a key store that installations share had to say, or could not be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedOutcome {
+    /// The key is ours: our own store decided.
+    Ours,
+    /// Another installation has accepted it.
+    Theirs,
+    /// Another installation was storing it, for longer than was waited.
+    InFlight,
+    Unavailable,
+    /// An event is stored here, and the others could not be told.
+    Untold,
+}
+
+impl SharedOutcome {
+    pub const ALL: [SharedOutcome; 5] = [
+        SharedOutcome::Ours,
+        SharedOutcome::Theirs,
+        SharedOutcome::InFlight,
+        SharedOutcome::Unavailable,
+        SharedOutcome::Untold,
+    ];
+
+    const fn word(self) -> &'static str {
+        match self {
+            SharedOutcome::Ours => "ours",
+            SharedOutcome::Theirs => "theirs",
+            SharedOutcome::InFlight => "in_flight",
+            SharedOutcome::Unavailable => "unavailable",
+            SharedOutcome::Untold => "untold",
+        }
+    }
+}
+
+impl ByStoreOutcome {
+    pub fn of(store: &String, outcome: SharedOutcome) -> ByStoreOutcome {
+        ByStoreOutcome { store: store.into(), outcome: outcome.word().into() }
     }
 }
 
@@ -158,6 +202,7 @@ pub struct Metrics {
     pub last_accepted: Family<BySource, Gauge<f64, AtomicU64>>,
     pub unknown_routes: Counter,
     pub short_circuits: Family<ByLayerFlow, Counter>,
+    pub shared_keys: Family<ByStoreOutcome, Counter>,
     pub finished: Family<ByFlowOutcome, Counter>,
     pub wait_seconds: Family<ByFlow, Histogram, fn() -> Histogram>,
     pub end_to_end_seconds: Family<ByFlowOutcome, Histogram, fn() -> Histogram>,
@@ -221,6 +266,11 @@ impl Metrics {
                 Counter::default()
             ),
             short_circuits: register!("dedup_short_circuits", "Work that was not repeated", Family::default()),
+            shared_keys: register!(
+                "shared_keys",
+                "Keys that a store shared by installations was asked for, by what it said",
+                Family::default()
+            ),
             finished: register!("jobs_finished", "Jobs by how they ended", Family::default()),
             wait_seconds: register!(
                 "job_wait_seconds",

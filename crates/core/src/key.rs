@@ -174,6 +174,11 @@ impl Pepper {
     pub fn new(secret: &[u8; 32]) -> Self {
         Pepper(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
+
+    /// The same in every installation that is given the same words.
+    pub fn of_words(words: &str) -> Self {
+        Pepper(hmac::Key::new(hmac::HMAC_SHA256, words.as_bytes()))
+    }
 }
 
 impl fmt::Debug for Pepper {
@@ -217,6 +222,12 @@ impl Fingerprint {
         hash.update(&[0]);
         hash.update(body);
         Fingerprint(hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// For the eyes of others: two of them can be compared, and a body that is guessed cannot.
+    pub fn under(&self, pepper: &Pepper) -> Self {
+        let tag = hmac::sign(&pepper.0, &self.0);
+        Fingerprint(tag.as_ref().try_into().expect("HMAC-SHA256 has 32 bytes"))
     }
 
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {

@@ -4,6 +4,7 @@
 
 pub mod postgres;
 pub mod read;
+pub mod redis;
 pub mod sqlite;
 pub mod verify;
 

@@ -156,6 +156,26 @@ impl Answer {
         away.into()
     }
 
+    /// Nothing was stored: other installations cannot be asked whether they have it.
+    pub fn keys_unavailable(error: &StoreError) -> Answer {
+        tracing::debug!("a request was refused: {error}");
+        let detail = "Nothing was stored: the key store cannot be asked at the moment.".into();
+        let title = "Not now; send it again later";
+        let mut away =
+            problem(StatusCode::SERVICE_UNAVAILABLE, IntakeOutcome::StoreError, "storage-unavailable", title, detail);
+        away.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
+        away.into()
+    }
+
+    /// Another installation is storing it and has not said yet how that ended.
+    pub fn in_flight() -> Answer {
+        let detail = "Another installation began to store this key and has not finished. Send it again.".into();
+        let title = "This key is being stored at this moment";
+        let mut busy = problem(StatusCode::CONFLICT, IntakeOutcome::InFlight, "idempotency-in-flight", title, detail);
+        busy.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
+        busy.into()
+    }
+
     pub fn outcome(&self) -> IntakeOutcome {
         match self {
             Answer::Success { replayed: false, .. } => IntakeOutcome::Accepted,

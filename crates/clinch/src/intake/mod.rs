@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 mod route;
+mod shared;
 
 use crate::house::House;
 use crate::telemetry::IntakeOutcome;
@@ -13,15 +14,17 @@ use clinch_store::{Acceptance, Dedup, NewEvent};
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response};
 use route::{Door, Routes};
+pub use shared::KeyStore;
+use shared::Shared;
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-pub async fn run(listener: TcpListener, house: House) {
+pub async fn run(listener: TcpListener, house: House, shared: Vec<Arc<KeyStore>>) {
     let stop = house.stop.clone();
-    let intake = Intake { routes: Routes::of(&house), pepper: Pepper::new(house.store.pepper()), house };
+    let intake = Intake { routes: Routes::of(&house, &shared), pepper: Pepper::new(house.store.pepper()), house };
     crate::server::serve(listener, Service(Arc::new(intake)), stop).await;
 }
 
@@ -72,18 +75,21 @@ impl Intake {
         body::refuse_encoded(&head.headers)?;
         let body = body::read(body, &head.headers, door.route.body_bytes_max).await?;
         let body_bytes = body.len();
-        let event = self.event(door, &head.headers, &body)?;
+        let (event, shared) = self.event(door, &head.headers, &body)?;
         // What is no longer needed is not carried through the wait for the disk.
         drop((head, body));
-        let acceptance = self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))?;
+        let acceptance = match (shared, event.dedup.clone()) {
+            (Some(shared), Some(dedup)) => shared.accept(self.house.clone(), event, dedup).await?,
+            _ => self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))?,
+        };
         if matches!(acceptance, Acceptance::Fresh(_)) {
             door.metrics.body(body_bytes);
         }
         Ok(acceptance)
     }
 
-    /// The event that a request means.
-    fn event(&self, door: &Door, headers: &HeaderMap, body: &[u8]) -> Result<NewEvent, Answer> {
+    /// The event that a request means; and how other installations know it, where the route's key store is shared.
+    fn event(&self, door: &Door, headers: &HeaderMap, body: &[u8]) -> Result<(NewEvent, Option<Shared>), Answer> {
         let bad_key = |refused: NoKey| Answer::bad_key(&refused);
         let delivery = body::Delivery::read(headers, body, door.reads_body)?;
         let tenant: Cow<'_, str> = match &door.route.tenant {
@@ -102,6 +108,10 @@ impl Intake {
             }),
             _ => None,
         };
+        let shared = match (&door.shared, &key, &dedup) {
+            (Some(store), Some(key), Some(dedup)) => Some(store.shared(&tenant, &door.scope, key, &dedup.fingerprint)),
+            _ => None,
+        };
         let about = About {
             source: (&*door.flow).into(),
             source_event_id: key.unwrap_or_default().into(),
@@ -112,7 +122,7 @@ impl Intake {
             job_keys,
             headers: body::kept_headers(headers),
         };
-        Ok(NewEvent {
+        let event = NewEvent {
             flow: door.flow.clone(),
             version: self.house.versions.live,
             received_at: self.house.clock.now(),
@@ -120,7 +130,8 @@ impl Intake {
             status: door.status,
             payload: about.encode(body),
             queues: door.queues.clone(),
-        })
+        };
+        Ok((event, shared))
     }
 
     fn key(&self, door: &Door, delivery: &body::Delivery<'_>) -> Result<Option<String>, Answer> {

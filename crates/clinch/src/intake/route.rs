@@ -1,6 +1,7 @@
 //! Which flow a request is for.
 
 use super::answer::Answer;
+use super::shared::KeyStore;
 use crate::house::House;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
 use clinch_core::flow::{Flow, Method, Route};
@@ -24,6 +25,8 @@ pub struct Door {
     pub route: Route,
     /// The scope of its keys, besides the tenant.
     pub scope: String,
+    /// Where its keys are shared with other installations, if they are.
+    pub shared: Option<Arc<KeyStore>>,
     pub reads_body: bool,
     pub queues: Vec<Arc<str>>,
     /// The key rules of its jobs; empty where each has the delivery's own key.
@@ -33,7 +36,7 @@ pub struct Door {
 }
 
 impl Routes {
-    pub fn of(house: &House) -> Routes {
+    pub fn of(house: &House, stores: &[Arc<KeyStore>]) -> Routes {
         let mut doors: HashMap<String, Vec<Door>> = HashMap::new();
         for flow in &house.versions.workspace.flows {
             for route in &flow.routes {
@@ -42,6 +45,7 @@ impl Routes {
                 doors.entry(route.path.clone()).or_default().push(Door {
                     flow: Arc::from(flow.name.as_str()),
                     scope: route.scope(),
+                    shared: rule.and_then(|rule| stores.iter().find(|store| store.name() == rule.store)).cloned(),
                     reads_body: tenant_in_body
                         || rule.is_some_and(|rule| rule.key.reads_body())
                         || flow.enqueue.iter().any(|job| job.key.as_ref().is_some_and(KeyRule::reads_body)),

@@ -8,8 +8,11 @@ mod disk;
 mod hostile;
 mod intake;
 mod process;
+#[path = "../../../store/tests/it/redis_server.rs"]
+mod redis_server;
 mod replay;
 mod retries;
+mod shared;
 mod surfaces;
 mod tidy;
 mod workers;

@@ -121,6 +121,11 @@ impl Place {
         Place { sink, data_dir, dir, starts: AtomicUsize::new(0) }
     }
 
+    /// Adds a file to the workspace, or puts it in the place of another.
+    pub fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.dir.path().join("workspace").join(file), text).unwrap();
+    }
+
     /// Starts the binary and does not wait for anything.
     pub fn spawn(&self, env: &[(&str, &str)]) -> Server {
         let log = self.dir.path().join(format!("server-{}.log", self.starts.fetch_add(1, Ordering::Relaxed)));

@@ -16,6 +16,8 @@ use std::time::Duration;
 pub(super) struct Parts<'a> {
     /// The text of every file, for places in other files than a problem's own.
     pub texts: HashMap<&'a str, &'a str>,
+    /// The names below `kv:` of the settings.
+    pub kv: Vec<Spot<String>>,
     pub queues: Option<QueuesFile>,
     pub flows: Vec<FlowFile>,
     pub workers: Vec<WorkerFile>,
@@ -32,6 +34,7 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(unknown_queues(parts));
     found.extend(unconsumed(parts));
     found.extend(short_ttls(parts));
+    found.extend(unused_stores(parts));
     found
 }
 
@@ -189,6 +192,28 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
         }
     }
     found
+}
+
+/// A flow whose `store` is misspelt would use this installation's own store, and nobody would know.
+fn unused_stores(parts: &Parts<'_>) -> Vec<Problem> {
+    let routes = || parts.flows.iter().filter_map(|file| file.flow.as_ref()).flat_map(|flow| &flow.routes);
+    let used = |name: &str| routes().filter_map(|route| route.dedup.as_ref()).any(|rule| rule.store == name);
+    if parts.flows.iter().any(|file| file.flow.is_none()) {
+        return Vec::new();
+    }
+    let problem = |kv: &Spot<String>| {
+        let said = format!("no flow has `store: kv:{}`: its keys are not shared with anybody", kv.value);
+        let problem = Problem::warning(Code::UnusedStore, kv.span, said).label("not used");
+        let stores = parts.flows.iter().flat_map(|flow| &flow.stores).map(|store| store.value.as_str());
+        at(
+            kv,
+            match nearest(&kv.value, stores) {
+                Some(meant) => problem.help(format!("a flow says `store: kv:{meant}`; write both the same")),
+                None => problem.help(format!("write `store: kv:{}` below `idempotency:` of a flow", kv.value)),
+            },
+        )
+    };
+    parts.kv.iter().filter(|kv| !used(&kv.value)).map(problem).collect()
 }
 
 fn consumer<'p>(parts: &'p Parts<'_>, queue: &str) -> Option<&'p Worker> {

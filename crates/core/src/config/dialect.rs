@@ -34,14 +34,26 @@ const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The ve
 
 pub(super) static SETTINGS: Shape = Shape {
     name: "settings_file",
-    doc: "`clinch.yml`: the listeners. Flags of `clinch serve` win over it.",
+    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, and shared key stores.",
     fields: &[
         VERSION,
         &[
             may("listen", Kind::Address, "Where deliveries come in; 127.0.0.1:7400 if not given."),
             may("admin", Kind::Address, "Console, API, metrics and health; 127.0.0.1:7401 if not given."),
+            may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
         ],
     ],
+    choices: &[],
+};
+
+static KV: Shape = Shape {
+    name: "key_store",
+    doc: "A Redis in which several installations tell each other which keys they have seen.",
+    fields: &[&[
+        must("url", Kind::RedisUrl, "redis:// or rediss:// (TLS); a password is a secret: `${secrets.NAME}`."),
+        may("pepper", Kind::Secret, "The secret that keys are hashed under, the same everywhere: `${secrets.NAME}`."),
+        may("prefix", Kind::Name, "Its keys begin with `clinch:PREFIX:`; the store's name if not given."),
+    ]],
     choices: &[],
 };
 
@@ -103,7 +115,11 @@ static DEDUP: Shape = Shape {
     doc: "How a delivery is recognised that was seen before.",
     fields: &[&[
         must("key_from", Kind::KeyRule, "`header:NAME`, `body:/json/pointer`, or a list of these, hashed together."),
-        may("store", Kind::Prefixed("kv:"), "The key store, `kv:NAME`; the flow's own name if not given."),
+        may(
+            "store",
+            Kind::Prefixed("kv:"),
+            "`kv:NAME`: the Redis of this name in `clinch.yml`; if there is none, the installation's own store.",
+        ),
         must("ttl", span(SECOND), "How long a key is remembered, from acceptance on."),
         may("required", Kind::Bool, "Whether a delivery without a key is refused; true if not given."),
         may("on_conflict", Kind::Choice(&["reject", "keep_first"]), "Same key, other body; reject if not given."),

@@ -19,6 +19,8 @@ pub(super) struct FlowFile {
     pub name: Option<Spot<String>>,
     pub routes: Vec<Spot<(Method, String)>>,
     pub ttls: Vec<Spot<Duration>>,
+    /// The stores that its routes name after `kv:`.
+    pub stores: Vec<Spot<String>>,
     /// The queues that its steps name.
     pub queues: Vec<Spot<String>>,
     pub step_names: Vec<Spot<String>>,
@@ -34,7 +36,8 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> FlowFile {
     let file = FlowFile {
         name: reader.spot("name", value::name),
         routes: routes.clone().filter_map(read_address).collect(),
-        ttls: routes.filter_map(|http| http.map("idempotency")?.spot("ttl", value::duration)).collect(),
+        ttls: routes.clone().filter_map(|http| http.map("idempotency")?.spot("ttl", value::duration)).collect(),
+        stores: routes.filter_map(|http| http.map("idempotency")?.spot("store", kv_name)).collect(),
         queues: steps.clone().filter_map(|step| step.map("queue")?.spot("name", value::name)).collect(),
         step_names: steps.clone().filter_map(|step| step.step_name()).collect(),
         flow: read_flow(reader),
@@ -85,12 +88,16 @@ fn read_dedup(rule: Reader<'_>, flow: &str) -> Option<DedupRule> {
     let dead = [("keep", OnDuplicateOfDead::Keep), ("replay", OnDuplicateOfDead::Replay)];
     Some(DedupRule {
         key: rule.must("key_from", value::key_rule)?,
-        store: rule.or("store", flow.to_string(), |node, name| value::prefixed(node, name, "kv:"))?,
+        store: rule.or("store", flow.to_string(), kv_name)?,
         ttl: rule.must("ttl", value::duration)?,
         required: rule.or("required", true, value::bool)?,
         on_conflict: rule.or("on_conflict", OnConflict::Reject, word(&conflicts))?,
         on_duplicate_of_dead: rule.or("on_duplicate_of_dead", OnDuplicateOfDead::Keep, word(&dead))?,
     })
+}
+
+fn kv_name(node: &Node, name: &str) -> value::Read<String> {
+    value::prefixed(node, name, "kv:")
 }
 
 fn read_enqueue(step: Reader<'_>) -> Option<Enqueue> {

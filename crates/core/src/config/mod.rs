@@ -24,6 +24,7 @@ mod tests;
 pub use problem::{Code, Problem, Severity, Span, position};
 pub use schema::json_schema;
 
+use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
 use crate::worker::{Trigger, Worker};
 use aws_lc_rs::digest;
@@ -122,6 +123,51 @@ impl Workspace {
 pub struct Settings {
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    pub kv: Vec<SharedStore>,
+}
+
+/// A Redis that several installations share, to tell each other which keys they have seen: `kv:` of `clinch.yml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedStore {
+    pub name: String,
+    /// `redis://…` or `rediss://…`. It may have secrets in it, and nothing else that is computed.
+    pub url: Template,
+    /// The secret that keys are hashed under; without one whoever reads the Redis can guess them.
+    pub pepper: Option<Template>,
+    /// What its keys begin with.
+    pub prefix: String,
+}
+
+impl SharedStore {
+    fn secrets(&self) -> impl Iterator<Item = String> {
+        let pepper = self.pepper.iter().flat_map(Template::secrets);
+        self.url.secrets().into_iter().chain(pepper)
+    }
+
+    /// The address with its secrets in place: as they are where one is all of it, escaped where it is a part.
+    pub fn address(&self, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {
+        let is_all = matches!(&self.url, Template::Mixed(text) if text.starts_with("{{"));
+        filled(&self.url, |name| secret(name).map(|value| if is_all { value } else { escaped(&value) }))
+    }
+
+    pub fn secret_pepper(&self, secret: impl Fn(&str) -> Option<String>) -> Result<Option<String>, BadExpr> {
+        self.pepper.as_ref().map(|pepper| filled(pepper, secret)).transpose()
+    }
+}
+
+fn filled(template: &Template, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {
+    let known = template.secrets().into_iter().filter_map(|name| Some((name.clone(), secret(&name)?.into())));
+    let secrets = serde_json::Value::Object(known.collect());
+    template.text(&[("secrets".to_string(), secrets)].into_iter().collect())
+}
+
+/// As a part of a URL that has no meaning of its own.
+fn escaped(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(escape).collect()
 }
 
 /// More problems than this are counted and not told.
@@ -131,6 +177,7 @@ pub const PROBLEMS_MAX: usize = 1_000;
 pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
     let mut found = Found::default();
     let mut parts = Parts {
+        kv: Vec::new(),
         texts: files.0.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect(),
         queues: None,
         flows: Vec::new(),
@@ -173,7 +220,10 @@ impl Found {
             return;
         };
         match kind {
-            FileKind::Settings => self.settings = settings_file::read(&root, report),
+            FileKind::Settings => {
+                let file = settings_file::read(&root, report);
+                (self.settings, parts.kv) = (file.settings, file.kv);
+            }
             FileKind::Queues => parts.queues = Some(queues_file::read(&root, report)),
             FileKind::Flow => {
                 let mut flow = flow_file::read(&root, report);
@@ -207,11 +257,12 @@ impl Found {
             return Err(self.problems);
         }
         let workers: Vec<Worker> = parts.workers.into_iter().filter_map(|file| file.worker).collect();
+        let shared = self.settings.kv.iter().flat_map(SharedStore::secrets);
         let workspace = Workspace {
+            secrets: workers.iter().flat_map(worker_file::secrets).chain(shared).collect(),
             settings: self.settings,
             queues: parts.queues.map(|file| file.queues).unwrap_or_default(),
             flows: parts.flows.into_iter().filter_map(|file| file.flow).collect(),
-            secrets: workers.iter().flat_map(worker_file::secrets).collect(),
             workers,
             refusals: self.refusals,
         };

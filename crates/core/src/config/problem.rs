@@ -125,6 +125,8 @@ codes! {
     DuplicateConsumer = "CL0114", "two workers consume the same queue";
     Unconsumed = "CL0115", "nobody consumes a queue that a flow fills";
     TtlTooShort = "CL0116", "a key is forgotten before its job is out of retries";
+    UnusedStore = "CL0117", "a key store that no flow uses";
+    ForgetfulStore = "CL0118", "keys are remembered as well as a Redis remembers them";
     UnknownKey = "CL0121", "a key that is not known at this place";
     MissingKey = "CL0122", "a key that must be written is missing";
     WrongType = "CL0123", "a value of another type is needed";
@@ -140,6 +142,7 @@ codes! {
     BadHeader = "CL0137", "a header cannot be sent";
     BadPath = "CL0138", "a path cannot be matched";
     BadAddress = "CL0139", "a socket address cannot be read";
+    BadStore = "CL0140", "the address of a key store cannot be used";
     NotYet = "CL0141", "a part of the dialect that this version cannot run yet";
 }
 

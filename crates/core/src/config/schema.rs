@@ -71,6 +71,8 @@ fn property(field: &Field, defs: &mut Map<String, Value>) -> Value {
 fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
     match kind {
         Kind::Text | Kind::Expr | Kind::Url => text(),
+        Kind::RedisUrl => json!({ "type": "string", "examples": ["rediss://:${secrets.NAME}@redis.example:6379"] }),
+        Kind::Secret => json!({ "type": "string", "examples": ["${secrets.NAME}"] }),
         Kind::Name => json!({ "type": ["string", "number"] }),
         Kind::Prefixed(prefix) => json!({ "type": "string", "pattern": format!("^{prefix}.") }),
         Kind::Int { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
@@ -95,6 +97,10 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::Map(shape) => {
             define(shape, defs);
             reference(shape)
+        }
+        Kind::Named(shape) => {
+            define(shape, defs);
+            json!({ "type": "object", "additionalProperties": reference(shape) })
         }
     }
 }

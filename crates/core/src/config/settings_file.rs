@@ -1,19 +1,35 @@
 //! `clinch.yml`.
 
-use super::Settings;
 use super::dialect::SETTINGS;
 use super::problem::{Code, Problem, Report};
-use super::read::Reader;
+use super::read::{Reader, Spot};
 use super::shape;
 use super::value;
-use super::yaml::Node;
+use super::yaml::{Key, Node};
+use super::{Settings, SharedStore};
 
-pub(super) fn read(root: &Node, report: &mut Report<'_>) -> Settings {
+/// What the settings say, as far as they can be read.
+#[derive(Default)]
+pub(super) struct SettingsFile {
+    pub settings: Settings,
+    /// The names of the key stores.
+    pub kv: Vec<Spot<String>>,
+}
+
+pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
     shape::check(root, &SETTINGS, root.head(), report);
     let reader = Reader { node: root, report };
     let (listen, admin) = (reader.spot("listen", value::address), reader.spot("admin", value::address));
-    let settings =
-        Settings { listen: listen.as_ref().map(|spot| spot.value), admin: admin.as_ref().map(|spot| spot.value) };
+    let stores = reader.node.get("kv").map_or(&[][..], Node::fields);
+    let spot = |(key, _): &(Key, Node)| Spot { value: key.text.clone(), file: report.file.to_string(), span: key.span };
+    let file = SettingsFile {
+        settings: Settings {
+            listen: listen.as_ref().map(|spot| spot.value),
+            admin: admin.as_ref().map(|spot| spot.value),
+            kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
+        },
+        kv: stores.iter().map(spot).collect(),
+    };
     if let (Some(listen), Some(admin)) = (listen, admin)
         && listen.value == admin.value
         && listen.value.port() != 0
@@ -22,5 +38,26 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> Settings {
         let problem = Problem::error(Code::BadAddress, admin.span, said).label("also for the console and the API");
         report.add(problem.also(listen.span, "for deliveries").help("give one of them another port"));
     }
-    settings
+    for kv in &file.kv {
+        report.add(forgetful(kv));
+    }
+    file
+}
+
+fn read_store(name: &str, store: Reader<'_>) -> Option<SharedStore> {
+    Some(SharedStore {
+        name: name.to_string(),
+        url: store.must("url", value::redis_url)?,
+        pepper: store.may("pepper", value::secret)?,
+        prefix: store.or("prefix", name.to_string(), value::name)?,
+    })
+}
+
+/// Nobody should find out from a lost key that a Redis forgets when it is told to.
+fn forgetful(kv: &Spot<String>) -> Problem {
+    let said = format!("keys of `kv:{}` are remembered between installations as well as its Redis remembers", kv.value);
+    Problem::warning(Code::ForgetfulStore, kv.span, said)
+        .label("durability follows the settings of this Redis")
+        .note("within one installation its own store still stops duplicates")
+        .help("set in its redis.conf: appendonly yes, appendfsync always, maxmemory-policy noeviction")
 }

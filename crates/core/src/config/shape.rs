@@ -83,6 +83,12 @@ pub(super) enum Kind {
     /// Of 1 to `ITEMS_MAX` items.
     List(&'static Kind),
     Map(&'static Shape),
+    /// A map of names that people choose, each with such a map.
+    Named(&'static Shape),
+    /// A URL in which only secrets may be computed.
+    RedisUrl,
+    /// One secret, by its name.
+    Secret,
 }
 
 impl Shape {
@@ -124,7 +130,9 @@ impl Kind {
             Kind::KeyPart | Kind::KeyRule => "header:Idempotency-Key",
             Kind::Expr => "body",
             Kind::Body => "\"{{ body.id }}\"",
-            Kind::List(_) | Kind::Map(_) | Kind::Headers => "",
+            Kind::RedisUrl => "redis://127.0.0.1:6379",
+            Kind::Secret => "${secrets.NAME}",
+            Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers => "",
         }
     }
 }
@@ -213,12 +221,15 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
     match kind {
         Kind::Tree => {}
         Kind::Map(shape) => check(node, shape, key, report),
+        Kind::Named(shape) => check_named(node, shape, name, report),
         Kind::List(kind) => check_list(node, kind, name, key, report),
         Kind::KeyRule => check_key_rule(node, name, report),
         Kind::Headers => check_headers(node, name, report),
         Kind::Body => check_body(node, name, report),
         Kind::Expr => check_names(node, value::expr(node, name).map(|expr| Names::of_expr(&expr)), report),
         Kind::Url => check_names(node, value::url(node, name).map(|url| Names::of(&url)), report),
+        Kind::RedisUrl => keep(node, value::redis_url(node, name), report),
+        Kind::Secret => keep(node, value::secret(node, name), report),
         Kind::Text => keep(node, value::text(node, name), report),
         Kind::Name => keep(node, value::name(node, name), report),
         Kind::Prefixed(prefix) => keep(node, value::prefixed(node, name, prefix), report),
@@ -310,6 +321,22 @@ fn check_list(node: &Node, kind: &'static Kind, name: &str, key: Span, report: &
             Kind::Map(shape) if !item.is_null() => check(item, shape, item.head(), report),
             kind => check_value(item, kind, name, if item.is_null() { key } else { item.head() }, report),
         }
+    }
+}
+
+fn check_named(node: &Node, shape: &'static Shape, name: &str, report: &mut Report<'_>) {
+    let Value::Map(fields) = &node.value else {
+        return report.flaw(node.span, value::wrong_type(node, name, "a map of names"));
+    };
+    if fields.len() > ITEMS_MAX {
+        let problem = Problem::error(Code::TooLarge, node.head(), format!("`{name}` has {} names", fields.len()));
+        return report.flaw(node.span, problem.help(format!("write at most {ITEMS_MAX}")));
+    }
+    for (key, child) in fields {
+        if let Err(problem) = value::chosen_name(&key.text, key.span) {
+            report.flaw(child.span, *problem);
+        }
+        check(child, shape, key.span, report);
     }
 }
 

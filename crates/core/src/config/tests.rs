@@ -292,6 +292,68 @@ fn settings_are_addresses() {
     check("version: 2\n", "1:10", Code::OutOfRange, "`version` is too large", "write 1");
 }
 
+const REDIS: &str = "\
+kv:
+  orders:
+    url: rediss://clinch:${secrets.REDIS_PASSWORD}@redis.example:6380/2
+    pepper: ${secrets.PEPPER}
+    prefix: shop
+";
+
+fn secret(name: &str) -> Option<String> {
+    Some(format!("{name}/@ü"))
+}
+
+#[test]
+fn b7_a_key_store_is_a_redis_whose_password_is_in_no_file() {
+    let files = with(&[("clinch.yml", REDIS)]);
+    let workspace = loaded(&files);
+    let [kv] = workspace.settings.kv.as_slice() else { panic!("{:?}", workspace.settings) };
+    assert_eq!((kv.name.as_str(), kv.prefix.as_str()), ("orders", "shop"));
+    let address = kv.address(secret).expect("an address");
+    assert_eq!(address, "rediss://clinch:REDIS_PASSWORD%2F%40%C3%BC@redis.example:6380/2");
+    assert_eq!(kv.secret_pepper(secret), Ok(Some("PEPPER/@ü".into())));
+    assert!(["PEPPER", "REDIS_PASSWORD", "TOKEN"].iter().all(|name| workspace.secrets.contains(*name)));
+    let whole = with(&[("clinch.yml", "kv: {orders: {url: '${secrets.REDIS_URL}'}}\n")]);
+    let kv = &loaded(&whole).settings.kv[0];
+    assert_eq!(kv.address(secret), Ok("REDIS_URL/@ü".into()));
+    assert_eq!((kv.prefix.as_str(), kv.secret_pepper(secret)), ("orders", Ok(None)));
+}
+
+#[test]
+fn b7_every_redis_is_warned_about_and_one_that_nobody_uses_too() {
+    let said = "keys of `kv:orders` are remembered between installations as well as its Redis remembers";
+    let warned = check(&with(&[("clinch.yml", REDIS)]), "clinch.yml:2:3", Code::ForgetfulStore, said, "appendonly yes");
+    assert!(!warned.is_error());
+    let misspelt = with(&[("clinch.yml", "kv: {order: {url: 'redis://127.0.0.1'}}\n")]);
+    let told = told(&misspelt);
+    assert!(told.iter().any(|told| told.contains("CL0117 no flow has `store: kv:order`")), "{told:?}");
+    let unused = problems(&misspelt).into_iter().find(|problem| problem.code == Code::UnusedStore).expect("told");
+    assert_eq!(unused.help.as_deref(), Some("a flow says `store: kv:orders`; write both the same"));
+}
+
+#[test]
+fn b7_an_address_that_is_no_redis_or_shows_a_password_is_refused() {
+    for (store, code, help) in [
+        ("url: https://redis.example", Code::BadStore, "begin it with `redis://`"),
+        ("url: redis://:hunter2@redis.example", Code::BadStore, "write `:${secrets.NAME}@` in its place"),
+        ("url: redis://:6379", Code::BadStore, "write the host after `//`"),
+        ("url: 'redis://{{ body.host }}'", Code::BadExpression, "write `${secrets.NAME}`"),
+        ("url: redis://h, pepper: salt", Code::BadStore, "write `pepper: ${secrets.NAME}`"),
+        ("prefix: x", Code::MissingKey, "add `url: redis://127.0.0.1:6379`"),
+    ] {
+        let files = with(&[("clinch.yml", &format!("kv: {{orders: {{{store}}}}}\n"))]);
+        let found = problems(&files).into_iter().find(|problem| problem.is_error()).expect(store);
+        assert_eq!(found.code, code, "{store}");
+        assert!(found.help.as_deref().is_some_and(|said| said.contains(help)), "{store}: {found:?}");
+        assert!(!format!("{found:?}").contains("hunter2"), "{found:?}");
+    }
+    let files = with(&[("clinch.yml", "kv: {a b: {url: 'redis://h'}}\n")]);
+    assert!(problems(&files).iter().any(|problem| problem.code == Code::BadName));
+    let files = with(&[("clinch.yml", "kv: [orders]\n")]);
+    assert!(problems(&files).iter().any(|problem| problem.code == Code::WrongType));
+}
+
 #[test]
 fn j1_every_problem_is_reported_at_once_with_its_place() {
     let queues = "queues:\n  - name: orders\n    retention: 4 days\n  - nam: orders-dlq\n";
@@ -785,7 +847,7 @@ fn p10_a_list_has_only_so_many_items() {
 
 /// Files in which some bytes were changed, moved or cut: the way files go wrong.
 pub(super) fn mutated() -> impl Strategy<Value = Files> {
-    let texts = [INGEST, UPSERT, REPLAY, TUTORIAL_QUEUES, FLOW, WORKER, QUEUES];
+    let texts = [INGEST, UPSERT, REPLAY, TUTORIAL_QUEUES, FLOW, WORKER, QUEUES, REDIS];
     let paths = ["clinch.yml", "flows/a.yml", "queues.yml", "workers/a.yml"];
     let scraps = prop::sample::select(vec![
         "",

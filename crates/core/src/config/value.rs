@@ -1,7 +1,7 @@
 //! The values of the dialect: how a scalar of YAML is read as what it stands for. Used to check a file and to read it,
 //! so that both agree.
 
-use super::problem::{Code, Problem, shown};
+use super::problem::{Code, Problem, Span, shown};
 use super::spelling::{in_templates, in_whole_templates, nesting, spelt_out, templates};
 use super::yaml::{Node, Value};
 use crate::expr::{BadExpr, Expr, Template, Tree};
@@ -42,15 +42,24 @@ pub(super) fn name(node: &Node, name: &str) -> Read<String> {
     }
 }
 
+/// A name that is the key of a map.
+pub(super) fn chosen_name(written: &str, span: Span) -> Read<()> {
+    if is_name(written) { Ok(()) } else { Err(not_a_name(written, span)) }
+}
+
 fn is_name(text: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     text.len() <= NAME_CHARS_MAX && text.bytes().all(fine) && text.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 fn bad_name(node: &Node, written: &str) -> Box<Problem> {
+    not_a_name(written, node.head())
+}
+
+fn not_a_name(written: &str, span: Span) -> Box<Problem> {
     let said = format!("`{}` is not a name", shown(written));
     let help = format!("use letters, digits, `-`, `_` and `.`, {NAME_CHARS_MAX} at most, a letter or digit first");
-    Box::new(bad(Code::BadName, node, said).help(help))
+    Box::new(Problem::error(Code::BadName, span, said).help(help))
 }
 
 /// The name after `kv:`, `dlq:` or `step:`.
@@ -403,6 +412,54 @@ fn url_problem(url: &str, begins_computed: bool) -> Option<(&'static str, &'stat
         return Some(("has a port that is not a number up to 65535", "correct or remove the port"));
     }
     None
+}
+
+/// A template that computes nothing but secrets.
+fn secrets_only(node: &Node, name: &str) -> Read<Template> {
+    let template = template(node, name)?;
+    let names = Names::of(&template);
+    if names.roots.iter().any(|root| root != "secrets") || names.roots.len() != names.secrets.len().min(1) {
+        let said = format!("`{name}` may have secrets in it, and nothing else that is computed");
+        return Err(Box::new(bad(Code::BadExpression, node, said).help("write `${secrets.NAME}`")));
+    }
+    Ok(template)
+}
+
+/// One secret and nothing around it.
+pub(super) fn secret(node: &Node, name: &str) -> Read<Template> {
+    let template = secrets_only(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &template;
+    if in_whole_templates(text, |_| String::new()).is_empty() && template.secrets().len() == 1 {
+        return Ok(template);
+    }
+    let said = format!("`{name}` must be a secret, which no file of a workspace holds");
+    Err(Box::new(bad(Code::BadStore, node, said).help(format!("write `{name}: ${{secrets.NAME}}`"))))
+}
+
+/// The address of a Redis. A password in it is a secret, so that it is in no file.
+pub(super) fn redis_url(node: &Node, name: &str) -> Read<Template> {
+    let template = secrets_only(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &template;
+    let filled = in_whole_templates(text, |_| "\u{1}".to_string());
+    let problem = |why: &str, help: &str| Err(Box::new(bad(Code::BadStore, node, why).help(help)));
+    if filled == "\u{1}" {
+        return Ok(template);
+    }
+    let Some(rest) = filled.strip_prefix("redis://").or_else(|| filled.strip_prefix("rediss://")) else {
+        return problem(
+            "this is not the address of a key store",
+            "begin it with `redis://`, or `rediss://` for TLS; without `kv:` keys are in the installation's own store",
+        );
+    };
+    let (user, host) = rest.rsplit_once('@').unwrap_or(("", rest));
+    let password = user.split_once(':').map_or("", |(_, password)| password);
+    if !password.is_empty() && password != "\u{1}" {
+        return problem("there is a password in this file", "write `:${secrets.NAME}@` in its place");
+    }
+    if host.is_empty() || host.starts_with([':', '/']) {
+        return problem("it names no host", "write the host after `//`, as in `redis://127.0.0.1:6379`");
+    }
+    Ok(template)
 }
 
 /// Headers that the connection, or clinch itself, is in charge of.

@@ -3,4 +3,6 @@
 mod laws;
 mod partitions;
 mod postgres;
+mod redis;
+mod redis_server;
 mod sqlite;
