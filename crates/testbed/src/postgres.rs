@@ -144,6 +144,14 @@ impl Postgres {
         };
     }
 
+    /// What is committed in a database at this moment, written into another one that is empty.
+    pub fn copy(&self, from: &str, to: &str) {
+        let at = format!("-h 127.0.0.1 -p {} -U clinch", self.port);
+        self.guard.does(&format!(
+            r#""$BIN/pg_dump" {at} -f copy.sql {from} && "$BIN/psql" -qX -v ON_ERROR_STOP=1 {at} -f copy.sql {to}"#
+        ));
+    }
+
     /// Another server that follows this one, and that this one waits for at every commit.
     pub fn with_synchronous_standby(&self) -> Postgres {
         let standby = Postgres { guard: self.guard.clone(), name: "standby", port: free_port() };

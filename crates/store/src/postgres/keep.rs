@@ -64,8 +64,7 @@ async fn alone(shared: &Shared) -> Result<Option<Line>, Fault> {
 
 /// Makes what a store needs before its first event comes. Without it everything works as well.
 pub(super) async fn prepare(shared: &Shared) {
-    let now = (shared.clock)();
-    later(make(shared, now).await);
+    later(make(shared, shared.skew.here()).await);
 }
 
 /// The partitions: those that are over go, those that are needed next come. Tells how many keys went.

@@ -344,6 +344,11 @@ impl Skew {
         Skew { clock, heard: Mutex::default(), is_apart: AtomicBool::new(false) }
     }
 
+    /// The time here, as it is handed in.
+    pub fn here(&self) -> Timestamp {
+        (self.clock)()
+    }
+
     /// The database told its time at some moment of the round trip.
     fn measured(&self, database: Timestamp, sent_at: Instant, round_trip: Duration) {
         let (at, error) = (sent_at + round_trip / 2, round_trip / 2);

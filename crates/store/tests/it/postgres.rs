@@ -70,15 +70,8 @@ impl Postgres {
     /// What is committed at this moment, in another database.
     async fn copied(&self) -> Postgres {
         let copy = Postgres::new().await;
-        let copying = format!(
-            "{bin}/pg_dump -h {dir} -U clinch {from} | {bin}/psql -qX -v ON_ERROR_STOP=1 -h {dir} -U clinch {to}",
-            bin = binaries().expect("it runs").display(),
-            dir = cluster().directory.display(),
-            from = self.name,
-            to = copy.name,
-        );
-        let copied = Command::new("sh").args(["-c", &copying]).stdout(Stdio::null()).status().expect("run");
-        assert!(copied.success(), "{copying}");
+        let (from, to) = (self.name.clone(), copy.name.clone());
+        tokio::task::spawn_blocking(move || cluster().copy(&from, &to)).await.expect("copied");
         copy
     }
 
