@@ -125,6 +125,7 @@ codes! {
     DuplicateConsumer = "CL0114", "two workers consume the same queue";
     Unconsumed = "CL0115", "nobody consumes a queue that a flow fills";
     TtlTooShort = "CL0116", "a key is forgotten before its job is out of retries";
+    OneGroup = "CL0117", "the jobs of a whole queue run one after the other";
     UnknownKey = "CL0121", "a key that is not known at this place";
     MissingKey = "CL0122", "a key that must be written is missing";
     WrongType = "CL0123", "a value of another type is needed";
