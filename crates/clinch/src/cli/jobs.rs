@@ -173,6 +173,12 @@ fn text(told: &JobShow, now: Timestamp) -> String {
     if let Some(due) = job.due_at {
         fact("due", format!("{} (in {})", due.0, human(due.0.since(now))));
     }
+    if let Some(first) = &told.waits_behind {
+        fact("waits", format!("behind {} in its group", clean(first)));
+    }
+    if told.priority != 0 {
+        fact("priority", told.priority.to_string());
+    }
     if let Some(ended) = job.ended_at {
         fact("ended", format!("{} (after {})", ended.0, human(ended.0.since(job.received_at.0))));
     }

@@ -21,7 +21,8 @@ use tokio::net::TcpListener;
 
 pub async fn run(listener: TcpListener, house: House) {
     let stop = house.stop.clone();
-    let intake = Intake { routes: Routes::of(&house), pepper: Pepper::new(house.store.pepper()), house };
+    let pepper = Pepper::new(house.store.pepper());
+    let intake = Intake { routes: Routes::of(&house, &pepper), pepper, house };
     crate::server::serve(listener, Service(Arc::new(intake)), stop).await;
 }
 
@@ -102,6 +103,9 @@ impl Intake {
             }),
             _ => None,
         };
+        let received_at = self.house.clock.now();
+        let jobs =
+            door.jobs(&self.pepper, &tenant, &delivery, received_at).map_err(|refused| Answer::bad_group(&refused))?;
         let about = About {
             source: (&*door.flow).into(),
             source_event_id: key.unwrap_or_default().into(),
@@ -115,11 +119,11 @@ impl Intake {
         Ok(NewEvent {
             flow: door.flow.clone(),
             version: self.house.versions.live,
-            received_at: self.house.clock.now(),
+            received_at,
             dedup,
             status: door.status,
             payload: about.encode(body),
-            queues: door.queues.clone(),
+            jobs,
         })
     }
 

@@ -7,6 +7,7 @@ mod crash;
 mod disk;
 mod hostile;
 mod intake;
+mod order;
 mod process;
 mod replay;
 mod retries;

@@ -8,6 +8,7 @@ mod accept;
 mod batch;
 mod claim;
 mod keep;
+mod lanes;
 mod ledger;
 mod link;
 mod migrate;
@@ -17,6 +18,7 @@ mod read;
 mod revive;
 mod rows;
 mod settle;
+mod turns;
 mod verify;
 mod wake;
 
@@ -38,6 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
+use turns::Rota;
 use wake::Wake;
 
 /// Lines for verbs: each family uses one at a time, claims and the rest share what is left.
@@ -118,6 +121,7 @@ struct Shared {
     node: Mutex<Identity>,
     skew: Skew,
     wake: Wake,
+    rota: Rota,
     clock: Clock,
     silence: Duration,
     closed: watch::Sender<bool>,
@@ -209,6 +213,7 @@ impl Shared {
     fn lives_again(&self, again: &revive::Again) {
         lock(&self.versions).count(again.version, 1);
         self.wake.ready(&again.queue, again.run_at);
+        self.wake.later(&again.queue, again.run_at);
     }
 
     async fn activate(&self, hash: [u8; 32], files: &str, at: Timestamp) -> std::result::Result<VersionId, Fault> {
@@ -280,6 +285,7 @@ impl PostgresStore {
             node: Mutex::new(node),
             skew: Skew::default(),
             wake: Wake::default(),
+            rota: Rota::default(),
             clock: options.clock,
             silence: options.silence_max,
             closed: watch::Sender::new(false),
@@ -297,6 +303,7 @@ impl PostgresStore {
             versions: Mutex::default(),
         });
         node::measure(&shared).await.map_err(open_error)?;
+        node::learn(&shared).await.map_err(open_error)?;
         tokio::spawn(node::live(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
         tokio::spawn(wake::listen(shared.clone()));

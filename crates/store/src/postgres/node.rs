@@ -1,8 +1,9 @@
 //! This node among the others: its number, the ids it gives, its heartbeat, and what becomes of the jobs of one that fell
 //! silent.
 
+use super::lanes::Standing;
 use super::pool::{Line, Pool};
-use super::{Fault, Shared, Versions, lock, rows};
+use super::{Fault, Shared, Versions, lanes, lock, rows};
 use crate::{LIVE_JOBS_MAX, VersionId};
 use clinch_core::id::EventId;
 use clinch_core::time::Timestamp;
@@ -120,17 +121,32 @@ async fn bury(line: &mut Line, boot: i64) -> Result<usize, Fault> {
     let sql = "SELECT id FROM job WHERE state = 4 AND node = $1 ORDER BY id FOR NO KEY UPDATE";
     let rows = line.query(sql, &[&boot]).await?;
     let jobs: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    line.query(
-        "UPDATE job SET
-             state = CASE WHEN open.yes THEN 4 ELSE 0 END,
+    let moved = line
+        .query(
+            "UPDATE job SET
+             state = CASE WHEN open.yes THEN 4 WHEN ord > 0 THEN 5 ELSE 0 END,
              lease_until = CASE WHEN open.yes THEN 0 END,
              node = NULL
          FROM (SELECT id, EXISTS (SELECT 1 FROM effect WHERE effect.job = id AND effect.state = 0) AS yes
                FROM unnest($1::bigint[]) AS id) AS open
-         WHERE job.id = open.id",
-        &[&jobs],
-    )
-    .await?;
+         WHERE job.id = open.id
+         RETURNING job.id, job.queue, job.lane, job.pos, job.run_at, job.state = 5",
+            &[&jobs],
+        )
+        .await?;
+    let mut standing = Vec::new();
+    for row in &moved {
+        if row.try_get(5)? {
+            standing.push(Standing {
+                job: row.try_get(0)?,
+                queue: rows::name(row, 1)?,
+                lane: row.try_get(2)?,
+                pos: row.try_get(3)?,
+                run_at: row.try_get(4)?,
+            });
+        }
+    }
+    lanes::give_back(line, &standing).await?;
     line.query("DELETE FROM node WHERE boot = $1", &[&boot]).await?;
     Ok(jobs.len())
 }
@@ -202,6 +218,7 @@ async fn beat(shared: &Shared, heard_since: &mut Option<Instant>) -> Result<(), 
         return Ok(());
     };
     shared.skew.measured(rows::time(row, 0)?, sent_at, sent.elapsed());
+    shared.rota.exchange(&mut line).await?;
     let heard_since = *heard_since.get_or_insert_with(Instant::now);
     // Who was away himself knows nothing about the silence of others until he has listened for as long.
     if heard_since.elapsed() >= patience(shared) {
@@ -210,6 +227,11 @@ async fn beat(shared: &Shared, heard_since: &mut Option<Instant>) -> Result<(), 
         line.commit().await?;
     }
     Ok(())
+}
+
+/// How far the queues have come, as the others say.
+pub(super) async fn learn(shared: &Shared) -> Result<(), Fault> {
+    shared.rota.exchange(&mut shared.hands.line().await?).await
 }
 
 /// Looks at how big everything is. Not part of the heartbeat, which must not wait for a long count.
@@ -237,6 +259,7 @@ pub(super) async fn measure(shared: &Shared) -> Result<(), Fault> {
             ("SELECT pg_database_size(current_database())", &[]),
             (
                 "SELECT version, count(*) FROM (SELECT version FROM job WHERE state = 0
+                                                UNION ALL SELECT version FROM job WHERE state = 5
                                                 UNION ALL SELECT version FROM job WHERE state = 4) AS live
                  GROUP BY version",
                 &[],

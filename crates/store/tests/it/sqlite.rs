@@ -374,8 +374,8 @@ async fn with_many_keys(sqlite: &Sqlite) {
             .expect("prepared");
         let mut job = rows
             .prepare(
-                "INSERT INTO job (id, event, flow, queue, version, state, run_at, ended_at)
-                 SELECT ?1, ?2, flow, queue, 1, 1, ?3, ?3 FROM job LIMIT 1",
+                "INSERT INTO job (id, event, flow, queue, version, state, run_at, ended_at, lane, ord, priority)
+                 SELECT ?1, ?2, flow, queue, 1, 1, ?3, ?3, lane, ord, priority FROM job LIMIT 1",
             )
             .expect("prepared");
         let (at, until) = (later(10).as_micros(), (later(10) + KEY_TTL).as_micros());
