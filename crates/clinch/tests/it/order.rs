@@ -1,6 +1,6 @@
 //! In which order jobs reach the target: groups one at a time, the urgent first, nobody kept waiting by another's backlog.
 
-use crate::world::{Call, FLOW, NO_WORKER, OK, Reply, WORKER, World};
+use crate::world::{Call, FLOW, NO_WORKER, OK, Reply, WORKER, World, files_below};
 use clinch::app::Roles;
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
@@ -247,4 +247,19 @@ async fn f49_the_backlog_of_one_tenant_does_not_delay_another() {
     }
     world.target.called(BACKLOG + 3).await;
     world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t_072_no_group_is_readable_on_disk() {
+    let group = "maria.lopez@example.com";
+    let queues = FIFO.replace("body:/group", "header:X-Customer");
+    let mut world = World::new(&[("queues.yml", &queues)]).await;
+    let headers = [("idempotency-key", "k"), ("x-customer", group)];
+    let answer = world.deliver("/hooks/orders", &headers, r#"{"order":"the order"}"#).await;
+    world.wait(answer.job(), Word::Success).await;
+    world.close().await;
+    let bytes: Vec<u8> = files_below(&world.data_dir()).iter().flat_map(|file| std::fs::read(file).unwrap()).collect();
+    let holds = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(holds("the order"), "the search finds what is there");
+    assert!(!holds(group));
 }

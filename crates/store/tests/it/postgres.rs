@@ -696,3 +696,36 @@ async fn f49_a_claim_looks_at_no_more_of_a_backlog_than_it_takes() {
     assert!(plan.contains("job_ready") && !plan.contains("Sort"), "{plan}");
     assert!(plan.contains("rows=64"), "{plan}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_p7_verify_finds_groups_that_do_not_agree_with_their_jobs() {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    for (key, group, on_dead) in [
+        ("running", "a", OnDead::Continue),
+        ("waiting", "a", OnDead::Continue),
+        ("dead", "b", OnDead::Block),
+        ("blocked", "b", OnDead::Block),
+    ] {
+        let job = NewJob { order: Order::Fifo { on_dead }, ..fifo(group) };
+        world.accepted(NewEvent { jobs: vec![job], ..event(key) }).await;
+    }
+    let claims = world.claims("work", 10, later(1)).await;
+    world.settles(claims[1].lease, buried(later(2), Reason::Timeout)).await;
+    world.adds_up().await;
+    for (damage, finding) in [
+        ("UPDATE job SET pos = NULL WHERE state = 5", "jobs keep no known order"),
+        ("DELETE FROM lane", "jobs have no place in their group"),
+        ("UPDATE lane SET head = 1000", "jobs have no place in their group"),
+        ("UPDATE lane SET running = NULL", "jobs run beside another of their group"),
+        ("UPDATE job SET state = 5, lease_until = NULL WHERE state = 4", "groups wait for a job that does not run"),
+        ("UPDATE job SET ord = 1", "groups are blocked by a job that is no dead letter"),
+        ("UPDATE lane SET open = true", "groups stand open or closed for no reason"),
+        ("UPDATE lane SET last = last + 1", "groups have another number of jobs than they count"),
+    ] {
+        let damaged = postgres.copied().await;
+        damaged.run(damage).await;
+        let problems = damaged.verify(later(0)).await.problems;
+        assert!(problems.iter().any(|problem| problem.contains(finding)), "{damage}: {problems:?}");
+    }
+}

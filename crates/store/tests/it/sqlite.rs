@@ -149,6 +149,7 @@ async fn p5_verify_finds_what_was_damaged() {
         ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "3 events were accepted, but 2"),
         ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "jobs have no event"),
         ("UPDATE job SET state = 9 WHERE state = 0", "jobs are in no known state"),
+        ("UPDATE job SET ord = 9 WHERE state = 0", "jobs keep no known order"),
         (
             "UPDATE fact SET value = (SELECT max(id) + 1 FROM job) WHERE name = 'live_from'",
             "unfinished jobs lie where the next start does not look",

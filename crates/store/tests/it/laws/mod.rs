@@ -95,7 +95,6 @@ macro_rules! every_law {
                 f49_a_backlog_of_one_lane_does_not_delay_another
                 f49_retries_of_one_lane_do_not_delay_another
                 f49_groups_that_keep_their_order_take_turns
-                t_072_no_group_is_readable_on_disk
             }
             ledger {
                 p3_an_intent_is_on_disk_before_it_is_answered
