@@ -1,6 +1,7 @@
 //! A flow: an HTTP route, how its deliveries are told apart, and the queues they go to.
 
 use crate::key::{KeyPart, KeyRule};
+use crate::lane::Order;
 use std::time::Duration;
 
 pub const BODY_BYTES_DEFAULT: usize = 1 << 20;
@@ -86,6 +87,10 @@ pub struct Enqueue {
     pub queue: String,
     /// The key that travels with the job; without a rule it is the delivery's own.
     pub key: Option<KeyRule>,
+    /// What the step says itself wins over what the queue says.
+    pub group: Option<KeyRule>,
+    pub priority: Option<i16>,
+    pub delay: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +99,7 @@ pub struct AnswerRule {
     pub status: u16,
 }
 
-/// A queue and how long it remembers.
+/// A queue: in which order its jobs run, and how long it remembers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Queue {
     pub name: String,
@@ -102,7 +107,17 @@ pub struct Queue {
     pub visibility_timeout: Duration,
     /// How long a finished job (in a dead letter queue: a dead one) is kept.
     pub retention: Duration,
+    pub order: Order,
+    /// Whose jobs belong together. Without a rule: those of a tenant, or all of them where they keep their order.
+    pub group: Option<KeyRule>,
+    /// The highest goes first.
+    pub priority: i16,
+    /// A job is not run before this time has passed since its acceptance.
+    pub delay: Duration,
 }
+
+pub const PRIORITY_MIN: i16 = -100;
+pub const PRIORITY_MAX: i16 = 100;
 
 pub const VISIBILITY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 pub const QUEUE_RETENTION_DEFAULT: Duration = Duration::from_secs(4 * 86_400);

@@ -79,15 +79,15 @@ pub trait Delivery {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoKey {
-    #[error("no key: the request has no {0}")]
+    #[error("the request has no {0}")]
     Missing(KeyPart),
-    #[error("{0} is empty; a key has 1 to {KEY_BYTES_MAX} characters")]
+    #[error("{0} is empty; it must have 1 to {KEY_BYTES_MAX} characters")]
     Empty(KeyPart),
     #[error("{0} is longer than {KEY_BYTES_MAX} bytes")]
     TooLong(KeyPart),
-    #[error("{0} was sent more than once; a request has one key")]
+    #[error("{0} was sent more than once; send it once")]
     Twice(KeyPart),
-    #[error("{0} has characters that a key may not have; use visible ASCII without commas, or a quoted string")]
+    #[error("{0} has characters that it may not have; use visible ASCII without commas, or a quoted string")]
     Unreadable(KeyPart),
     #[error("{0} is not a string, a number or a boolean; point to one value")]
     NotScalar(KeyPart),
@@ -178,6 +178,17 @@ impl Pepper {
     /// The same in every installation that is given the same words.
     pub fn of_words(words: &str) -> Self {
         Pepper(hmac::Key::new(hmac::HMAC_SHA256, words.as_bytes()))
+    }
+
+    /// Of these parts, in this order, for one purpose.
+    pub(crate) fn mac(&self, purpose: &str, parts: &[&str]) -> [u8; 32] {
+        let mut mac = hmac::Context::with_key(&self.0);
+        mac.update(purpose.as_bytes());
+        for part in parts {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part.as_bytes());
+        }
+        mac.sign().as_ref().try_into().expect("HMAC-SHA256 has 32 bytes")
     }
 }
 

@@ -1,9 +1,10 @@
 //! What clinch decides. Nothing here reads a clock, rolls dice, waits, or touches disk or network: values come in,
 //! values go out.
 //!
-//! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `flow` and `worker` (what a workspace
-//! says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect` (the ledger's nouns),
-//! `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked workspace out).
+//! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
+//! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect`
+//! (the ledger's nouns), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
+//! workspace out).
 
 pub mod attempt;
 pub mod config;
@@ -14,6 +15,7 @@ pub mod flow;
 pub mod id;
 pub mod job;
 pub mod key;
+pub mod lane;
 pub mod payload;
 pub mod retry;
 pub mod term;

@@ -17,6 +17,7 @@ use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
 use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::lane::{Lane, Order};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
@@ -64,8 +65,21 @@ pub struct NewEvent {
     /// The status of the answer, kept so that a duplicate gets the same.
     pub status: u16,
     pub payload: Bytes,
-    /// The queue of each job. Never empty.
-    pub queues: Vec<Arc<str>>,
+    /// Never empty.
+    pub jobs: Vec<NewJob>,
+}
+
+/// One job of an event.
+#[derive(Clone, Debug)]
+pub struct NewJob {
+    pub queue: Arc<str>,
+    /// Whose it is among the jobs of the queue: the unit of fairness, and of order where there is one.
+    pub lane: Lane,
+    pub order: Order,
+    /// Of those that are due, the highest goes first.
+    pub priority: i16,
+    /// It is not due before.
+    pub run_at: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -254,7 +268,8 @@ pub struct Pruned {
 pub trait Store: Read {
     /// Stores the event, its key and its jobs together, or names the event that already holds this key.
     async fn accept(&self, event: NewEvent) -> Result<Acceptance>;
-    /// Takes due jobs of a queue; nobody else gets them until `until`.
+    /// Takes due jobs of a queue; nobody else gets them until `until`. The highest priority goes first, then lanes take
+    /// turns; of a lane that keeps its order, the first, if no other of it runs.
     async fn claim(&self, ask: ClaimAsk) -> Result<Vec<Claim>>;
     /// Keeps leases alive.
     async fn renew(&self, leases: &[LeaseRef], until: Timestamp) -> Result<Vec<Held>>;

@@ -78,6 +78,9 @@ pub struct JobStory {
     pub payload: Bytes,
     pub answer_status: u16,
     pub key_until: Option<Timestamp>,
+    pub priority: i16,
+    /// The job of its group that it waits behind, where its queue keeps the order.
+    pub behind: Option<JobId>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -150,6 +150,8 @@ fn told(story: &JobStory) -> JobShow {
         }),
         answer_status: story.answer_status,
         key_until: story.key_until.map(Moment),
+        priority: story.priority,
+        waits_behind: story.behind.map(|job| job.to_string()),
         attempts: story.attempts.iter().map(Attempt::from).collect(),
         effects: story.effects.iter().map(Effect::from).collect(),
         deliveries: story.deliveries.iter().map(Delivery::from).collect(),

@@ -174,6 +174,8 @@ mod tests {
             payload: Default::default(),
             answer_status: 202,
             key_until: None,
+            priority: 0,
+            behind: None,
         }
     }
 

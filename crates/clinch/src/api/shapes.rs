@@ -100,6 +100,11 @@ pub struct JobShow {
     /// The status that the sender got.
     pub answer_status: u16,
     pub key_until: Option<Moment>,
+    #[serde(default)]
+    pub priority: i16,
+    /// The job of its group that must end first, where its queue keeps the order.
+    #[serde(default)]
+    pub waits_behind: Option<String>,
     pub attempts: Vec<Attempt>,
     pub effects: Vec<Effect>,
     pub deliveries: Vec<Delivery>,

@@ -173,6 +173,12 @@ fn text(told: &JobShow, now: Timestamp) -> String {
     if let Some(due) = job.due_at {
         fact("due", format!("{} (in {})", due.0, human(due.0.since(now))));
     }
+    if let Some(first) = &told.waits_behind {
+        fact("waits", format!("behind {} in its group", clean(first)));
+    }
+    if told.priority != 0 {
+        fact("priority", told.priority.to_string());
+    }
     if let Some(ended) = job.ended_at {
         fact("ended", format!("{} (after {})", ended.0, human(ended.0.since(job.received_at.0))));
     }
@@ -296,6 +302,8 @@ pub(super) mod tests {
             event: None,
             answer_status: 202,
             key_until: None,
+            priority: -3,
+            waits_behind: Some("job_01HZX5T0N8W1Z".into()),
             attempts: vec![Attempt {
                 no: 1,
                 started_at: at(1),
@@ -323,6 +331,8 @@ pub(super) mod tests {
             "job_01HZX5T0N8W2A  dead  auth_failed: the target refused our credentials\n",
             "  flow        signup   queue crm   workspace v1\n",
             "(2m ago), answered 202\n",
+            "  waits       behind job_01HZX5T0N8W1Z in its group\n",
+            "  priority    -3\n",
             "(after 1m)\n",
             "attempts\n    1  2026-",
             "failed       2s     auth_failed\n",

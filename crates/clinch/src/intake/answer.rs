@@ -85,6 +85,11 @@ impl Answer {
         malformed(slug, "This request needs one readable idempotency key", refused.to_string()).into()
     }
 
+    pub fn bad_group(refused: &NoKey) -> Answer {
+        let slug = if refused.is_missing() { "group-missing" } else { "group-invalid" };
+        malformed(slug, "This request does not say which group its order is kept in", refused.to_string()).into()
+    }
+
     pub fn malformed(line: usize, column: usize) -> Answer {
         let detail = format!("The body stops being JSON at line {line}, column {column}.");
         malformed("malformed", "The body is not JSON", detail).into()

@@ -24,7 +24,8 @@ use tokio::net::TcpListener;
 
 pub async fn run(listener: TcpListener, house: House, shared: Vec<Arc<KeyStore>>) {
     let stop = house.stop.clone();
-    let intake = Intake { routes: Routes::of(&house, &shared), pepper: Pepper::new(house.store.pepper()), house };
+    let pepper = Pepper::new(house.store.pepper());
+    let intake = Intake { routes: Routes::of(&house, &pepper, &shared), pepper, house };
     crate::server::serve(listener, Service(Arc::new(intake)), stop).await;
 }
 
@@ -112,6 +113,9 @@ impl Intake {
             (Some(store), Some(key), Some(dedup)) => Some(store.shared(&tenant, &door.scope, key, &dedup.fingerprint)),
             _ => None,
         };
+        let received_at = self.house.clock.now();
+        let jobs =
+            door.jobs(&self.pepper, &tenant, &delivery, received_at).map_err(|refused| Answer::bad_group(&refused))?;
         let about = About {
             source: (&*door.flow).into(),
             source_event_id: key.unwrap_or_default().into(),
@@ -125,11 +129,11 @@ impl Intake {
         let event = NewEvent {
             flow: door.flow.clone(),
             version: self.house.versions.live,
-            received_at: self.house.clock.now(),
+            received_at,
             dedup,
             status: door.status,
             payload: about.encode(body),
-            queues: door.queues.clone(),
+            jobs,
         };
         Ok((event, shared))
     }

@@ -4,9 +4,13 @@ use super::answer::Answer;
 use super::shared::KeyStore;
 use crate::house::House;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
-use clinch_core::flow::{Flow, Method, Route};
-use clinch_core::key::{self, KeyRule, NoKey};
+use clinch_core::config::Workspace;
+use clinch_core::flow::{Enqueue, Flow, Method, Route};
+use clinch_core::key::{self, KeyRule, NoKey, Pepper};
+use clinch_core::lane::{Lane, Order};
+use clinch_core::payload::TENANT_DEFAULT;
 use clinch_core::time::Timestamp;
+use clinch_store::NewJob;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -28,28 +32,47 @@ pub struct Door {
     /// Where its keys are shared with other installations, if they are.
     pub shared: Option<Arc<KeyStore>>,
     pub reads_body: bool,
-    pub queues: Vec<Arc<str>>,
+    jobs: Vec<JobRule>,
     /// The key rules of its jobs; empty where each has the delivery's own key.
     job_keys: Vec<KeyRule>,
     pub status: u16,
     pub metrics: DoorMetrics,
 }
 
+/// One job of each delivery, and how its place is found.
+struct JobRule {
+    queue: Arc<str>,
+    lane: LaneRule,
+    order: Order,
+    priority: i16,
+    delay: Duration,
+}
+
+enum LaneRule {
+    Fixed(Lane),
+    Tenant,
+    Group(KeyRule),
+}
+
 impl Routes {
-    pub fn of(house: &House, stores: &[Arc<KeyStore>]) -> Routes {
+    pub fn of(house: &House, pepper: &Pepper, stores: &[Arc<KeyStore>]) -> Routes {
         let mut doors: HashMap<String, Vec<Door>> = HashMap::new();
-        for flow in &house.versions.workspace.flows {
+        let workspace = &house.versions.workspace;
+        for flow in &workspace.flows {
             for route in &flow.routes {
                 let rule = route.dedup.as_ref();
                 let tenant_in_body = matches!(route.tenant, Some(clinch_core::key::KeyPart::Body(_)));
+                let jobs: Vec<JobRule> =
+                    flow.enqueue.iter().map(|step| JobRule::of(workspace, step, route, pepper)).collect();
                 doors.entry(route.path.clone()).or_default().push(Door {
                     flow: Arc::from(flow.name.as_str()),
                     scope: route.scope(),
                     shared: rule.and_then(|rule| stores.iter().find(|store| store.name() == rule.store)).cloned(),
                     reads_body: tenant_in_body
                         || rule.is_some_and(|rule| rule.key.reads_body())
-                        || flow.enqueue.iter().any(|job| job.key.as_ref().is_some_and(KeyRule::reads_body)),
-                    queues: flow.enqueue.iter().map(|job| Arc::from(job.queue.as_str())).collect(),
+                        || flow.enqueue.iter().any(|job| job.key.as_ref().is_some_and(KeyRule::reads_body))
+                        || jobs.iter().any(|job| matches!(&job.lane, LaneRule::Group(rule) if rule.reads_body())),
+                    jobs,
                     job_keys: job_keys(flow, route),
                     status: flow.answer.status,
                     metrics: DoorMetrics::of(house, &flow.name),
@@ -77,7 +100,62 @@ fn job_keys(flow: &Flow, route: &Route) -> Vec<KeyRule> {
     if rules.iter().all(|rule| *rule == own) { Vec::new() } else { rules.into_iter().flatten().cloned().collect() }
 }
 
+impl JobRule {
+    /// What the step says wins over what its queue says.
+    fn of(workspace: &Workspace, step: &Enqueue, route: &Route, pepper: &Pepper) -> JobRule {
+        let queue = workspace.queue(&step.queue);
+        let order = queue.map_or(Order::Any, |queue| queue.order);
+        let group = step.group.clone().or_else(|| queue.and_then(|queue| queue.group.clone()));
+        let lane = match group {
+            Some(rule) => LaneRule::Group(rule),
+            None if order.is_fifo() => LaneRule::Fixed(Lane::whole(pepper, &step.queue)),
+            None if route.tenant.is_none() => LaneRule::Fixed(Lane::tenant(pepper, &step.queue, TENANT_DEFAULT)),
+            None => LaneRule::Tenant,
+        };
+        JobRule {
+            queue: Arc::from(step.queue.as_str()),
+            lane,
+            order,
+            priority: step.priority.or(queue.map(|queue| queue.priority)).unwrap_or_default(),
+            delay: step.delay.or(queue.map(|queue| queue.delay)).unwrap_or_default(),
+        }
+    }
+
+    /// Where order is promised, a delivery that does not say whose it is is refused; else it counts as the tenant's.
+    fn lane(&self, pepper: &Pepper, tenant: &str, delivery: &dyn key::Delivery) -> Result<Lane, NoKey> {
+        match &self.lane {
+            LaneRule::Fixed(lane) => Ok(*lane),
+            LaneRule::Tenant => Ok(Lane::tenant(pepper, &self.queue, tenant)),
+            LaneRule::Group(rule) => match key::find(rule, delivery) {
+                Ok(group) => Ok(Lane::group(pepper, &self.queue, tenant, &group)),
+                Err(_) if !self.order.is_fifo() => Ok(Lane::tenant(pepper, &self.queue, tenant)),
+                Err(refused) => Err(refused),
+            },
+        }
+    }
+}
+
 impl Door {
+    /// The jobs of a delivery.
+    pub fn jobs(
+        &self,
+        pepper: &Pepper,
+        tenant: &str,
+        delivery: &dyn key::Delivery,
+        received_at: Timestamp,
+    ) -> Result<Vec<NewJob>, NoKey> {
+        let job = |rule: &JobRule| {
+            Ok(NewJob {
+                queue: rule.queue.clone(),
+                lane: rule.lane(pepper, tenant, delivery)?,
+                order: rule.order,
+                priority: rule.priority,
+                run_at: received_at + rule.delay,
+            })
+        };
+        self.jobs.iter().map(job).collect()
+    }
+
     /// The keys of the jobs, where they are not the delivery's own.
     pub fn job_keys(&self, delivery: &dyn key::Delivery) -> Result<Vec<String>, NoKey> {
         self.job_keys.iter().map(|rule| key::find(rule, delivery)).collect()

@@ -7,6 +7,7 @@ mod crash;
 mod disk;
 mod hostile;
 mod intake;
+mod order;
 mod process;
 #[path = "../../../store/tests/it/redis_server.rs"]
 mod redis_server;

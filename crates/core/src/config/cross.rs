@@ -35,6 +35,7 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(unconsumed(parts));
     found.extend(short_ttls(parts));
     found.extend(unused_stores(parts));
+    found.extend(one_group(parts));
     found
 }
 
@@ -172,8 +173,11 @@ fn unconsumed(parts: &Parts<'_>) -> Vec<Problem> {
 fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     for flow in &parts.flows {
-        let consumers = flow.queues.iter().filter_map(|queue| consumer(parts, &queue.value));
-        let horizons = consumers.map(|worker| (worker.retry.horizon(attempt_max(worker)), worker));
+        let consumers = flow.queues.iter().filter_map(|queue| Some((queue, consumer(parts, &queue.value)?)));
+        let horizons = consumers.map(|(queue, worker)| {
+            let horizon = worker.retry.horizon(attempt_max(worker));
+            (horizon.saturating_add(delay(parts, flow, &queue.value)), worker)
+        });
         let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
             continue;
         };
@@ -216,10 +220,36 @@ fn unused_stores(parts: &Parts<'_>) -> Vec<Problem> {
     parts.kv.iter().filter(|kv| !used(&kv.value)).map(problem).collect()
 }
 
+/// A queue that keeps its order, and a step that does not say whose.
+fn one_group(parts: &Parts<'_>) -> Vec<Problem> {
+    let Some(file) = &parts.queues else { return Vec::new() };
+    let flows = || parts.flows.iter().filter_map(|flow| flow.flow.as_ref());
+    let groupless = |fifo: &&Spot<String>| {
+        let queue = file.queues.iter().find(|queue| queue.name == fifo.value);
+        let mut steps = flows().flat_map(|flow| &flow.enqueue).filter(|step| step.queue == fifo.value);
+        queue.is_some_and(|queue| queue.group.is_none()) && steps.any(|step| step.group.is_none())
+    };
+    let problem = |fifo: &Spot<String>| {
+        let said = format!("queue `{}` keeps its order without groups: its jobs run one at a time", fifo.value);
+        let problem = Problem::warning(Code::OneGroup, fifo.span, said).label("one job at a time");
+        let help = "add `group_from: body:/json/pointer` (or `header:NAME`), so that only jobs of one group wait for each other";
+        at(fifo, problem.help(help))
+    };
+    file.fifo.iter().filter(groupless).map(problem).collect()
+}
+
 fn consumer<'p>(parts: &'p Parts<'_>, queue: &str) -> Option<&'p Worker> {
     let mut consumers =
         parts.workers.iter().filter(|file| file.consumes.as_ref().is_some_and(|spot| spot.value == queue));
     consumers.next()?.worker.as_ref()
+}
+
+/// The longest that a job of this flow waits in this queue before its first attempt.
+fn delay(parts: &Parts<'_>, flow: &FlowFile, queue: &str) -> Duration {
+    let mut queues = parts.queues.iter().flat_map(|file| &file.queues);
+    let default = queues.find(|other| other.name == queue).map_or(Duration::ZERO, |queue| queue.delay);
+    let steps = flow.flow.iter().flat_map(|flow| &flow.enqueue).filter(|step| step.queue == queue);
+    steps.map(|step| step.delay.unwrap_or(default)).max().unwrap_or(default)
 }
 
 /// The next length of time that people would write.

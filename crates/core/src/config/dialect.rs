@@ -2,7 +2,7 @@
 //! versions will run is here too, so that it loads today and is refused by name.
 
 use super::shape::{Choose, Field, Kind, Need, Shape};
-use crate::flow::BODY_BYTES_MAX;
+use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
 use crate::worker::CONCURRENCY_MAX;
 use std::time::Duration;
 
@@ -66,14 +66,36 @@ pub(super) static QUEUES: Shape = Shape {
 
 static QUEUE: Shape = Shape {
     name: "queue",
-    doc: "A queue and how long it remembers.",
-    fields: &[&[
-        must("name", Kind::Name, "Unique among the queues."),
-        may("visibility_timeout", span(SECOND), "A claim ends this long after its last heartbeat; 60s if not given."),
-        may("retention", span(SECOND), "How long finished (or dead) jobs are kept; 4d if not given."),
-    ]],
+    doc: "A queue: in which order its jobs run, and how long it remembers.",
+    fields: &[
+        &[
+            must("name", Kind::Name, "Unique among the queues."),
+            may(
+                "visibility_timeout",
+                span(SECOND),
+                "A claim ends this long after its last heartbeat; 60s if not given.",
+            ),
+            may("retention", span(SECOND), "How long finished (or dead) jobs are kept; 4d if not given."),
+            may("fifo", Kind::Bool, "Jobs of a group run one at a time, in order of acceptance; false if not given."),
+            may(
+                "on_dead",
+                Kind::Choice(&["continue", "block"]),
+                "With `fifo`: whether the group goes on after a dead letter; continue if not given.",
+            ),
+        ],
+        PLACE,
+    ],
     choices: &[],
 };
+
+const PRIORITIES: Kind = Kind::Int { min: PRIORITY_MIN as i64, max: PRIORITY_MAX as i64 };
+
+/// Where a job stands among the others. A step's word wins over its queue's.
+const PLACE: &[Field] = &[
+    may("group_from", Kind::KeyRule, "Whose job it is: `header:NAME`, `body:/json/pointer`, or a list of these."),
+    may("priority", PRIORITIES, "The highest goes first, from -100 to 100; 0 if not given."),
+    may("delay", span(Duration::ZERO), "How long a job waits before it may run; 0s if not given."),
+];
 
 pub(super) static FLOW: Shape = Shape {
     name: "flow",
@@ -160,11 +182,14 @@ static FLOW_STEP: Shape = Shape {
 static ENQUEUE: Shape = Shape {
     name: "queue_step",
     doc: "The queue that gets a job.",
-    fields: &[&[
-        must("name", Kind::Name, "A queue of `queues.yml`."),
-        may("body_from", Kind::Choice(&["request.body"]), "What the job carries; the request's body if not given."),
-        may("key_from", Kind::KeyRule, "The key that travels with the job; the delivery's own if not given."),
-    ]],
+    fields: &[
+        &[
+            must("name", Kind::Name, "A queue of `queues.yml`."),
+            may("body_from", Kind::Choice(&["request.body"]), "What the job carries; the request's body if not given."),
+            may("key_from", Kind::KeyRule, "The key that travels with the job; the delivery's own if not given."),
+        ],
+        PLACE,
+    ],
     choices: &[],
 };
 

@@ -106,6 +106,9 @@ fn read_enqueue(step: Reader<'_>) -> Option<Enqueue> {
         step: step.step_name()?.value,
         queue: queue.must("name", value::name)?,
         key: queue.may("key_from", value::key_rule)?,
+        group: queue.may("group_from", value::key_rule)?,
+        priority: queue.may("priority", value::priority)?,
+        delay: queue.may("delay", value::duration)?,
     })
 }
 

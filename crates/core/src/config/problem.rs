@@ -127,6 +127,7 @@ codes! {
     TtlTooShort = "CL0116", "a key is forgotten before its job is out of retries";
     UnusedStore = "CL0117", "a key store that no flow uses";
     ForgetfulStore = "CL0118", "keys are remembered as well as a Redis remembers them";
+    OneGroup = "CL0119", "the jobs of a whole queue run one after the other";
     UnknownKey = "CL0121", "a key that is not known at this place";
     MissingKey = "CL0122", "a key that must be written is missing";
     WrongType = "CL0123", "a value of another type is needed";

@@ -123,6 +123,11 @@ fn parse_int(text: &str) -> Option<i128> {
     Some(if negative { -number } else { number })
 }
 
+/// The range is that of the dialect.
+pub(super) fn priority(node: &Node, name: &str) -> Read<i16> {
+    i16::try_from(int(node, name)?).map_err(|_| Box::new(wrong_type(node, name, "a number between -100 and 100")))
+}
+
 pub(super) fn number(node: &Node, name: &str) -> Read<f64> {
     let number = node.plain().and_then(parse_number);
     number.ok_or_else(|| Box::new(unquoted(wrong_type(node, name, "a number"), node, name)))

@@ -69,13 +69,20 @@ CREATE TABLE dedup (
 ) PARTITION BY LIST (bucket);
 CREATE TABLE dedup_1 PARTITION OF dedup FOR VALUES IN (1);
 
--- state: 0 ready, 1 success, 2 noop, 3 dead, 4 running.
+-- state: 0 ready, 1 success, 2 noop, 3 dead, 4 running, 5 ready but not its turn: not before run_at, and where the order is
+-- kept not before it is the first of its lane.
+-- ord: 0 any, 1 in order within its lane, 2 likewise and nobody passes it when it is dead.
 CREATE TABLE job (
     id bigint PRIMARY KEY,
     event bigint NOT NULL,
     version bigint NOT NULL,
     received_at bigint NOT NULL,
     run_at bigint NOT NULL,
+    lane bigint NOT NULL,
+    -- The lowest is next among those of its priority.
+    turn bigint NOT NULL,
+    -- Its place in its lane, where the order is kept.
+    pos bigint,
     -- Of the last claim; 0 before the first.
     fence bigint NOT NULL DEFAULT 0,
     -- While it runs: until when, and in which boot of a node.
@@ -87,15 +94,50 @@ CREATE TABLE job (
     attempts integer NOT NULL DEFAULT 0,
     replays integer NOT NULL DEFAULT 0,
     state smallint NOT NULL,
+    ord smallint NOT NULL,
+    priority smallint NOT NULL,
     reason smallint,
     flow text NOT NULL,
     queue text COLLATE "C" NOT NULL
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05,
         autovacuum_vacuum_cost_delay = 1);
-CREATE INDEX job_ready ON job (queue, run_at, id) WHERE state = 0;
+CREATE INDEX job_ready ON job (queue, priority DESC, turn, id) WHERE state = 0;
+CREATE INDEX job_later ON job (queue, ord, run_at, id) WHERE state = 5;
+CREATE UNIQUE INDEX job_lane ON job (queue, lane, pos) WHERE ord > 0;
 -- Not by lease_until: a heartbeat must stay an update that touches no index.
 CREATE INDEX job_running ON job (node) WHERE state = 4;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+
+-- The lanes that keep their order, each for as long as there is a job of it. Positions are given without gaps, and jobs leave
+-- in order: so the first is the lowest of `again`, or else `head`, up to `last`.
+CREATE TABLE lane (
+    id bigint NOT NULL,
+    head bigint NOT NULL,
+    last bigint NOT NULL,
+    -- The job that runs; the dead letter that nobody passes.
+    running bigint,
+    blocked bigint,
+    -- Not before this time is the first looked at.
+    due_at bigint NOT NULL,
+    -- Of the first.
+    priority smallint NOT NULL,
+    -- There is a first, none runs, and nothing is in the way.
+    open boolean NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    -- The positions before `head` of dead letters that live again.
+    again bigint[] NOT NULL DEFAULT '{}',
+    PRIMARY KEY (queue, id)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX lane_open ON lane (queue, priority DESC, due_at, id) WHERE open;
+CREATE INDEX lane_due ON lane (queue, due_at) WHERE open;
+
+-- How far each queue has come at each priority: the highest turn that was claimed, as nodes tell now and then.
+CREATE TABLE queue_turn (
+    turn bigint NOT NULL,
+    priority smallint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    PRIMARY KEY (queue, priority)
+) WITH (fillfactor = 50);
 
 -- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
 CREATE SEQUENCE fence;

@@ -21,6 +21,7 @@ CREATE TABLE event (
     payload BLOB NOT NULL
 ) STRICT;
 
+-- ord: 0 any, 1 in order within its lane, 2 likewise and nobody passes it when it is dead.
 -- state: 0 ready, 1 success, 2 noop, 3 dead. A lease of this engine ends with its process, so running is not written.
 CREATE TABLE job (
     id INTEGER PRIMARY KEY,
@@ -30,6 +31,9 @@ CREATE TABLE job (
     version INTEGER NOT NULL,
     state INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
+    lane INTEGER NOT NULL,
+    ord INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
     failures INTEGER NOT NULL DEFAULT 0,
     attempts INTEGER NOT NULL DEFAULT 0,
     replays INTEGER NOT NULL DEFAULT 0,
@@ -38,6 +42,7 @@ CREATE TABLE job (
     reason INTEGER
 ) STRICT;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+CREATE INDEX job_blocking ON job (id) WHERE state = 3 AND ord = 2;
 
 -- Attempts that ended, except a first one that did it all: the row of its job tells that.
 CREATE TABLE attempt (

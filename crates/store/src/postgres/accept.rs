@@ -2,9 +2,10 @@
 
 use super::batch::Family;
 use super::pool::Line;
-use super::rows::{self, text};
+use super::rows::{self, READY, WAITING, text};
+use super::turns::Draft;
 use super::{Fault, Shared, lock, revive};
-use crate::{Acceptance, Accepted, DELIVERIES_KEPT_MAX, Dedup, NewEvent, Result, ReviveAsk, StoreError};
+use crate::{Acceptance, Accepted, DELIVERIES_KEPT_MAX, Dedup, NewEvent, NewJob, Result, ReviveAsk, StoreError};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::key::Fingerprint;
@@ -67,6 +68,8 @@ impl Family for Accepts {
 // The bucket is told how long it will be needed, an hour in advance, so that it is told once an hour.
 // The keys are inserted in order: two nodes with the same keys wait for each other, and never in a circle.
 // A node that was taken for dead accepts nothing: its number, and so its ids, may belong to another.
+// Where the order is kept, the row of the lane gives the positions, and is locked from then on: the order of acceptance is
+// that of the commits, whatever the clocks of the nodes say. Lanes are locked in order, after the keys.
 // No two parts are joined: each picks the winners by a look into one small hash.
 const INSERT: &str = "
     WITH here AS MATERIALIZED (
@@ -100,11 +103,35 @@ const INSERT: &str = "
             AS new (id, received_at, key, expires_at, jobs, flow, status, fingerprint, payload)
         WHERE (new.id IN (SELECT id FROM fresh)) IS TRUE
     ), born AS (
-        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, state)
-        SELECT new.*, 0 FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
-                                    $16::text[], $17::text[])
-            AS new (id, event, version, received_at, run_at, flow, queue)
-        WHERE (new.event IN (SELECT id FROM fresh)) IS TRUE
+        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
+        SELECT new.* FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
+                                 $16::text[], $17::text[], $18::bigint[], $19::smallint[], $20::smallint[],
+                                 $21::bigint[], $22::smallint[])
+            AS new (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
+        WHERE new.ord = 0 AND (new.event IN (SELECT id FROM fresh)) IS TRUE
+    ), in_order AS MATERIALIZED (
+        SELECT new.*, row_number() OVER of_lane AS nth, count(*) OVER (PARTITION BY new.queue, new.lane) AS jobs
+        FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
+                    $16::text[], $17::text[], $18::bigint[], $19::smallint[], $20::smallint[])
+            AS new (id, event, version, received_at, run_at, flow, queue, lane, ord, priority)
+        WHERE $23 AND new.ord > 0 AND (new.event IN (SELECT id FROM fresh)) IS TRUE
+        WINDOW of_lane AS (PARTITION BY new.queue, new.lane ORDER BY new.id)
+    ), lined AS (
+        INSERT INTO lane (queue, id, head, last, due_at, priority, open)
+        SELECT queue, lane, 1, jobs, run_at, priority, true FROM in_order WHERE nth = 1 ORDER BY queue COLLATE \"C\", lane
+        ON CONFLICT (queue, id) DO UPDATE SET
+            last = lane.last + excluded.last,
+            open = lane.running IS NULL AND lane.blocked IS NULL,
+            due_at = CASE WHEN lane.head > lane.last AND lane.again = '{}' THEN excluded.due_at ELSE lane.due_at END,
+            priority = CASE WHEN lane.head > lane.last AND lane.again = '{}' THEN excluded.priority ELSE lane.priority END
+        RETURNING queue, id, last
+    ), lasts AS MATERIALIZED (
+        SELECT jsonb_object_agg(id || ' ' || queue, last) AS of_lane FROM lined
+    ), born_in_order AS (
+        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state, pos)
+        SELECT id, event, version, received_at, run_at, flow, queue, lane, ord, priority, 0, 5,
+               ((SELECT of_lane FROM lasts) ->> (lane || ' ' || queue))::bigint - jobs + nth
+        FROM in_order
     ), kept AS (
         UPDATE bucket SET until = (SELECT max(expires_at) FROM asked WHERE key IS NOT NULL) + 3600000000
         WHERE no = (SELECT bucket FROM here) AND until < (SELECT max(expires_at) FROM asked WHERE key IS NOT NULL)
@@ -125,7 +152,7 @@ async fn insert(
         .enumerate()
         .filter(|(_, event)| event.dedup.as_ref().is_none_or(|dedup| keys.insert(*dedup.key.as_bytes())))
         .collect();
-    let spans = firsts.iter().map(|(_, event)| (event.received_at, event.queues.len()));
+    let spans = firsts.iter().map(|(_, event)| (event.received_at, event.jobs.len()));
     let (boot, ids) = lock(&shared.node).take_ids(spans);
     let (ids, new): (Vec<i64>, Vec<&NewEvent>) =
         ids.iter().zip(&firsts).map(|(id, (_, event))| (id.cast_signed(), *event)).unzip();
@@ -135,7 +162,7 @@ async fn insert(
     let expires_at =
         |event: &NewEvent| event.received_at + event.dedup.as_ref().map_or(Duration::ZERO, |dedup| dedup.ttl);
     let expires_at: Vec<i64> = new.iter().map(|event| expires_at(event).as_micros()).collect();
-    let jobs: Vec<i32> = new.iter().map(|event| i32::try_from(event.queues.len()).unwrap_or(i32::MAX)).collect();
+    let jobs: Vec<i32> = new.iter().map(|event| i32::try_from(event.jobs.len()).unwrap_or(i32::MAX)).collect();
     let flows: Vec<Cow<'_, str>> = new.iter().map(|event| text(&event.flow)).collect();
     let statuses: Vec<i32> = new.iter().map(|event| i32::from(event.status)).collect();
     let fingerprints: Vec<Option<&[u8]>> =
@@ -147,9 +174,16 @@ async fn insert(
     let job_events: Vec<i64> = born.iter().map(|job| job.event_id).collect();
     let versions: Vec<i64> = born.iter().map(|job| job.event.version.0).collect();
     let job_received_at: Vec<i64> = born.iter().map(|job| job.event.received_at.as_micros()).collect();
-    let run_at: Vec<i64> = born.iter().map(|job| shared.skew.to_database(job.event.received_at).as_micros()).collect();
+    let run_at: Vec<i64> = born.iter().map(|job| shared.skew.to_database(job.new.run_at).as_micros()).collect();
     let job_flows: Vec<Cow<'_, str>> = born.iter().map(|job| text(&job.event.flow)).collect();
-    let queues: Vec<Cow<'_, str>> = born.iter().map(|job| text(job.queue)).collect();
+    let queues: Vec<Cow<'_, str>> = born.iter().map(|job| text(&job.new.queue)).collect();
+    let lanes: Vec<i64> = born.iter().map(|job| job.new.lane.number().cast_signed()).collect();
+    let orders: Vec<i16> = born.iter().map(|job| job.new.order.number()).collect();
+    let priorities: Vec<i16> = born.iter().map(|job| job.new.priority).collect();
+    let mut draft = shared.rota.draft();
+    let turns: Vec<i64> = born.iter().map(|job| job.turn(&mut draft).map_or(0, u64::cast_signed)).collect();
+    let states: Vec<i16> = born.iter().map(|job| if job.is_due() { READY } else { WAITING }).collect();
+    let any_in_order = orders.iter().any(|order| *order > 0);
 
     let rows = line
         .query(
@@ -172,6 +206,12 @@ async fn insert(
                 &run_at,
                 &job_flows,
                 &queues,
+                &lanes,
+                &orders,
+                &priorities,
+                &turns,
+                &states,
+                &any_in_order,
             ],
         )
         .await?;
@@ -184,13 +224,21 @@ async fn insert(
             fresh.insert(row.try_get::<_, i64>(0)?);
         }
     }
+    for (job, turn) in born.iter().zip(&turns).filter(|(job, _)| job.is_due() && fresh.contains(&job.event_id)) {
+        shared.rota.give(&job.new.queue, job.new.priority, job.new.lane, turn.cast_unsigned());
+    }
     let mut accepted = Vec::with_capacity(fresh.len());
     for (number, (place, event)) in ids.iter().zip(&firsts) {
         if fresh.contains(number) {
             let number = number.cast_unsigned();
-            for queue in &event.queues {
+            for job in &event.jobs {
                 lock(&shared.versions).count(event.version, 1);
-                shared.wake.ready(queue, event.received_at);
+                shared.wake.ready(&job.queue, job.run_at);
+                if job.order.is_fifo() {
+                    shared.wake.keeps_order(&job.queue);
+                } else if job.run_at > event.received_at {
+                    shared.wake.later(&job.queue, job.run_at);
+                }
             }
             accepted.push((
                 *place,
@@ -211,12 +259,21 @@ struct Born<'e> {
     id: i64,
     event_id: i64,
     event: &'e NewEvent,
-    queue: &'e str,
+    new: &'e NewJob,
 }
 
 impl<'e> Born<'e> {
     fn of(event_id: i64, event: &'e NewEvent) -> impl Iterator<Item = Born<'e>> {
-        (1..).zip(&event.queues).map(move |(nth, queue)| Born { id: event_id + nth, event_id, event, queue })
+        (1..).zip(&event.jobs).map(move |(nth, new)| Born { id: event_id + nth, event_id, event, new })
+    }
+
+    /// Whether it can be claimed as soon as it is there. Where the order is kept, its lane says when.
+    fn is_due(&self) -> bool {
+        !self.new.order.is_fifo() && self.new.run_at <= self.event.received_at
+    }
+
+    fn turn(&self, draft: &mut Draft<'_>) -> Option<u64> {
+        self.is_due().then(|| draft.take(&self.new.queue, self.new.priority, self.new.lane))
     }
 }
 

@@ -1,13 +1,17 @@
 //! prune: what has outlived its retention goes, by one node at a time: partitions whole, and a bounded number of rows.
 
+use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, bucket, lock, span};
+use super::{Fault, Shared, bucket, lanes, lock, span};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
+use clinch_core::lane::Order;
 use clinch_core::time::Timestamp;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio_postgres::Row;
 
 /// The lock of whoever prunes.
 const PRUNER: i64 = 0x636c_696e_6368_0002;
@@ -40,7 +44,7 @@ pub(super) async fn prune(
     let mut pruned = Pruned { keys, finished: looked.is_none(), ..Pruned::default() };
     if !old.is_empty() {
         let spans = lock(&shared.round).spans.clone();
-        remove(&mut line, &old, &spans, &mut pruned).await?;
+        remove(&mut line, shared.skew.to_database(now), &old, &spans, &mut pruned).await?;
     }
     line.query(FOLD, &[]).await?;
     line.commit().await?;
@@ -183,16 +187,51 @@ fn longest(retention: &Retention) -> Duration {
     retention.finished.iter().map(|(_, kept)| *kept).fold(retention.default, Duration::max)
 }
 
-async fn remove(line: &mut Line, old: &[(i64, i16)], spans: &[Span], pruned: &mut Pruned) -> Result<(), Fault> {
+/// What the jobs that go had to do with lanes that keep their order.
+#[derive(Default)]
+struct Stood {
+    /// Dead letters that nobody passed.
+    in_the_way: Vec<Standing>,
+    queues: Vec<Arc<str>>,
+    lanes: Vec<i64>,
+}
+
+fn stood(rows: &[Row], now: Timestamp) -> Result<Stood, Fault> {
+    let mut stood = Stood::default();
+    for row in rows {
+        let order = Order::from_number(row.try_get(3)?);
+        if !order.is_fifo() {
+            continue;
+        }
+        let (queue, lane) = (rows::name(row, 4)?, row.try_get(5)?);
+        stood.queues.push(queue.clone());
+        stood.lanes.push(lane);
+        if order.blocks() && row.try_get::<_, i16>(2)? == DEAD {
+            let (job, pos) = (row.try_get(0)?, row.try_get(6)?);
+            stood.in_the_way.push(Standing { job, queue, lane, pos, run_at: now.as_micros() });
+        }
+    }
+    Ok(stood)
+}
+
+async fn remove(
+    line: &mut Line,
+    now: Timestamp,
+    old: &[(i64, i16)],
+    spans: &[Span],
+    pruned: &mut Pruned,
+) -> Result<(), Fault> {
     let (jobs, states): (Vec<i64>, Vec<i16>) = old.iter().copied().unzip();
     // A dead letter that was revived meanwhile stays.
     let rows = line
         .query(
             "DELETE FROM job USING unnest($1::bigint[], $2::smallint[]) AS old (id, state)
-             WHERE job.id = old.id AND job.state = old.state RETURNING job.id, job.event",
+             WHERE job.id = old.id AND job.state = old.state
+             RETURNING job.id, job.event, job.state, job.ord, job.queue, job.lane, job.pos",
             &[&jobs, &states],
         )
         .await?;
+    let left = stood(&rows, now)?;
     let mut jobs: Vec<i64> = Vec::with_capacity(rows.len());
     let mut events: Vec<i64> = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -213,6 +252,9 @@ async fn remove(line: &mut Line, old: &[(i64, i16)], spans: &[Span], pruned: &mu
         &[&pruned.jobs.cast_signed(), &pruned.events.cast_signed()],
     )
     .await?;
+    // After the keys: whoever accepts locks them in this order, too.
+    lanes::forget(line, &left.in_the_way).await?;
+    lanes::remove_empty(line, &left.queues, &left.lanes).await?;
     // An id is never given twice, even when its rows are gone and every clock went back.
     let last = jobs.iter().max().copied().unwrap_or(0);
     line.query("UPDATE fact SET value = greatest(value, $1) WHERE name = 'last_id'", &[&last]).await?;

@@ -9,6 +9,7 @@ mod batch;
 mod bucket;
 mod claim;
 mod keep;
+mod lanes;
 mod ledger;
 mod link;
 mod migrate;
@@ -19,6 +20,7 @@ mod revive;
 mod rows;
 mod settle;
 mod span;
+mod turns;
 mod verify;
 mod wake;
 
@@ -41,6 +43,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
+use turns::Rota;
 use wake::Wake;
 
 /// Lines for verbs: each family uses one at a time, claims and the rest share what is left.
@@ -137,6 +140,7 @@ struct Shared {
     node: Mutex<Identity>,
     skew: Skew,
     wake: Wake,
+    rota: Rota,
     silence: Duration,
     span: Duration,
     closed: watch::Sender<bool>,
@@ -228,6 +232,7 @@ impl Shared {
     fn lives_again(&self, again: &revive::Again) {
         lock(&self.versions).count(again.version, 1);
         self.wake.ready(&again.queue, again.run_at);
+        self.wake.later(&again.queue, again.run_at);
     }
 
     async fn activate(&self, hash: [u8; 32], files: &str, at: Timestamp) -> std::result::Result<VersionId, Fault> {
@@ -301,6 +306,7 @@ impl PostgresStore {
             node: Mutex::new(node),
             skew: Skew::new(options.clock),
             wake: Wake::default(),
+            rota: Rota::default(),
             silence: options.silence_max,
             span: options.span,
             closed: watch::Sender::new(false),
@@ -320,9 +326,10 @@ impl PostgresStore {
         // Nobody is told that his lease is over before it is known what time it is there.
         node::beat(&shared).await.map_err(open_error)?;
         node::measure(&shared).await.map_err(open_error)?;
+        node::learn(&shared).await.map_err(open_error)?;
         keep::prepare(&shared).await;
         tokio::spawn(node::live(shared.clone()));
-        tokio::spawn(node::mourn(shared.clone()));
+        tokio::spawn(node::mind_others(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
         tokio::spawn(wake::listen(shared.clone()));
         Ok(PostgresStore {

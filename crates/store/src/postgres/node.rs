@@ -1,8 +1,9 @@
 //! This node among the others: its number, the ids it gives, its heartbeat, and what becomes of the jobs of one that fell
 //! silent.
 
+use super::lanes::Standing;
 use super::pool::{Line, Pool};
-use super::{Clock, Fault, Shared, Versions, lock, rows};
+use super::{Clock, Fault, Shared, Versions, lanes, lock, rows};
 use crate::{LIVE_JOBS_MAX, VersionId};
 use clinch_core::id::EventId;
 use clinch_core::term::Term;
@@ -142,17 +143,32 @@ async fn bury(line: &mut Line, boot: i64) -> Result<usize, Fault> {
     let sql = "SELECT id FROM job WHERE state = 4 AND node = $1 ORDER BY id FOR NO KEY UPDATE";
     let rows = line.query(sql, &[&boot]).await?;
     let jobs: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    line.query(
-        "UPDATE job SET
-             state = CASE WHEN open.yes THEN 4 ELSE 0 END,
+    let moved = line
+        .query(
+            "UPDATE job SET
+             state = CASE WHEN open.yes THEN 4 WHEN ord > 0 THEN 5 ELSE 0 END,
              lease_until = CASE WHEN open.yes THEN 0 END,
              node = NULL
          FROM (SELECT id, EXISTS (SELECT 1 FROM effect WHERE effect.job = id AND effect.state = 0) AS yes
                FROM unnest($1::bigint[]) AS id) AS open
-         WHERE job.id = open.id",
-        &[&jobs],
-    )
-    .await?;
+         WHERE job.id = open.id
+         RETURNING job.id, job.queue, job.lane, job.pos, job.run_at, job.state = 5",
+            &[&jobs],
+        )
+        .await?;
+    let mut standing = Vec::new();
+    for row in &moved {
+        if row.try_get(5)? {
+            standing.push(Standing {
+                job: row.try_get(0)?,
+                queue: rows::name(row, 1)?,
+                lane: row.try_get(2)?,
+                pos: row.try_get(3)?,
+                run_at: row.try_get(4)?,
+            });
+        }
+    }
+    lanes::give_back(line, &standing).await?;
     line.query("DELETE FROM node WHERE boot = $1", &[&boot]).await?;
     Ok(jobs.len())
 }
@@ -236,13 +252,17 @@ async fn tell(shared: &Shared, boot: i64) -> Result<(Instant, Option<Timestamp>)
     Ok((sent_at, rows.first().map(|row| rows::time(row, 0)).transpose()?))
 }
 
-/// Buries those who fell silent. Not part of the heartbeat, which must not wait for whoever holds their jobs.
-pub(super) async fn mourn(shared: Arc<Shared>) {
+/// What concerns the others: how far the queues have come, and who fell silent. Not part of the heartbeat, which must not wait
+/// for whoever holds their jobs.
+pub(super) async fn mind_others(shared: Arc<Shared>) {
     let mut closed = shared.closed.subscribe();
     loop {
         tokio::select! {
             _ = closed.wait_for(|closed| *closed) => return,
             () = tokio::time::sleep(BEAT_EVERY) => {}
+        }
+        if let Err(fault) = learn(&shared).await {
+            tracing::debug!("how far the queues have come is not known for the moment: {fault}");
         }
         let (boot, listening_since) = {
             let node = lock(&shared.node);
@@ -261,6 +281,11 @@ async fn bury_all_silent(shared: &Shared, own_boot: i64) -> Result<(), Fault> {
     line.begin().await?;
     bury_silent(&mut line, own_boot, patience(shared)).await?;
     line.commit().await
+}
+
+/// How far the queues have come, as the others say.
+pub(super) async fn learn(shared: &Shared) -> Result<(), Fault> {
+    shared.rota.exchange(&mut shared.hands.line().await?).await
 }
 
 /// Looks at how big everything is. Not part of the heartbeat, which must not wait for a long count.
@@ -288,6 +313,7 @@ pub(super) async fn measure(shared: &Shared) -> Result<(), Fault> {
             ("SELECT pg_database_size(current_database())", &[]),
             (
                 "SELECT version, count(*) FROM (SELECT version FROM job WHERE state = 0
+                                                UNION ALL SELECT version FROM job WHERE state = 5
                                                 UNION ALL SELECT version FROM job WHERE state = 4) AS live
                  GROUP BY version",
                 &[],

@@ -1,7 +1,7 @@
 //! The questions, asked on lines of their own: a long list never keeps a verb waiting.
 
 use super::pool::Pool;
-use super::{Fault, rows};
+use super::{Fault, lanes, rows};
 use crate::VersionId;
 use crate::read::*;
 use bytes::Bytes;
@@ -32,7 +32,10 @@ pub(super) async fn job(eyes: &Arc<Pool>, id: JobId) -> Answer<Option<JobStory>>
         return Ok(None);
     };
     let audit = line.query(&format!("{} WHERE job = $1 ORDER BY id", rows::AUDIT_ROW), &[&job]).await?;
+    let (priority, behind) = lanes::place(&mut line, job).await?;
     let story = JobStory {
+        priority,
+        behind,
         attempts: rows::attempts(&mut line, job).await?,
         effects: rows::effects(&mut line, &[job]).await?.remove(&id).unwrap_or_default(),
         deliveries: rows::deliveries(&mut line, event).await?,
@@ -73,8 +76,8 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, filter: &JobFilter) -> Answer<JobPage
     let mut sql = format!("{} WHERE job.id < $1 AND job.id >= $2", rows::JOB_ROW);
     if let Some(word) = filter.word {
         sql.push_str(match word {
-            Word::Queued => " AND job.state = 0 AND job.failures = 0",
-            Word::Retrying => " AND job.state = 0 AND job.failures > 0",
+            Word::Queued => " AND job.state IN (0, 5) AND job.failures = 0",
+            Word::Retrying => " AND job.state IN (0, 5) AND job.failures > 0",
             Word::Running => " AND job.state = 4",
             Word::Success => " AND job.state = 1",
             Word::Noop => " AND job.state = 2",
@@ -169,6 +172,7 @@ pub(super) const COUNTS_KEPT: Duration = Duration::from_secs(1);
 const LIVE: &str = "
     SELECT flow, state, is_failed, count(*), min(received_at) FROM (
         SELECT flow, state, failures > 0 AS is_failed, received_at FROM job WHERE state = 0
+        UNION ALL SELECT flow, 0::smallint, failures > 0, received_at FROM job WHERE state = 5
         UNION ALL SELECT flow, state, false, received_at FROM job WHERE state = 4
     ) AS live GROUP BY flow, state, is_failed";
 

@@ -2,7 +2,7 @@
 
 use super::pool::Line;
 use super::rows::{self, DEAD, DONE, NOT_DONE, text};
-use super::{Fault, Shared};
+use super::{Fault, Shared, lanes};
 use crate::{ReviveAsk, Revived, UnknownRuling, VersionId};
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::Word;
@@ -55,12 +55,13 @@ pub(super) async fn revive(
     let replays = row.replays + 1;
     let run_at = shared.skew.to_database(ask.at).as_micros();
     line.query(
-        "UPDATE job SET state = 0, run_at = $2, failures = 0, replays = $3, version = $4,
+        "UPDATE job SET state = 5, run_at = $2, failures = 0, replays = $3, version = $4,
              first_attempt_at = NULL, ended_at = NULL, reason = NULL
          WHERE id = $1 AND state = $5",
         &[&job, &run_at, &replays.cast_signed(), &version.0, &DEAD],
     )
     .await?;
+    lanes::revive(line, job, run_at).await?;
     let ruling = match ask.unknown {
         None => "",
         Some(UnknownRuling::Resend) => "; unknown effects are sent again",

@@ -14,14 +14,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_postgres::Row;
 
-/// The same numbers as in the embedded engine, and one more.
+/// The same numbers as in the embedded engine, and two more.
 pub(super) const READY: i16 = 0;
 pub(super) const SUCCESS: i16 = 1;
 pub(super) const NOOP: i16 = 2;
 pub(super) const DEAD: i16 = 3;
 pub(super) const RUNNING: i16 = 4;
+/// Ready, but not due yet or behind another of its group.
+pub(super) const WAITING: i16 = 5;
 /// A key holds as long as its job is in one of these, however old it is.
-pub(super) const NOT_OVER: [i16; 3] = [READY, DEAD, RUNNING];
+pub(super) const NOT_OVER: [i16; 4] = [READY, DEAD, RUNNING, WAITING];
 
 pub(super) const OPEN: i16 = 0;
 pub(super) const DONE: i16 = 1;
@@ -129,7 +131,7 @@ pub(super) fn job_row(row: &Row) -> Read<JobRow> {
         version: VersionId(row.try_get(4)?),
         word: word(state, failures),
         received_at: time(row, 12)?,
-        run_at: if state == READY { Some(time(row, 6)?) } else { None },
+        run_at: if matches!(state, READY | WAITING) { Some(time(row, 6)?) } else { None },
         failures,
         attempts: count(row, 8)?,
         replays: count(row, 9)?,

@@ -2,11 +2,12 @@
 
 use super::batch::Family;
 use super::ledger::{answers, columns, receipt};
-use super::rows::{DEAD, NOOP, READY, SUCCESS, effect_number, reason_number, text};
-use super::{Fault, Shared, lock};
+use super::rows::{DEAD, NOOP, READY, SUCCESS, WAITING, effect_number, reason_number, text};
+use super::{Fault, Shared, lanes, lock};
 use crate::{Conclusion, Held, LeaseRef, Result, Settlement, VersionId};
 use clinch_core::death::Reason;
 use clinch_core::job::{Change, Ending};
+use clinch_core::lane::Order;
 use clinch_core::time::Timestamp;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,15 +15,16 @@ use std::collections::HashMap;
 pub(super) struct Settlements;
 
 // No attempt ends with an effect still open: one that nobody concluded is unknown.
-const SETTLE: &str = "
+const SETTLE: &str = concat!(
+    "
     WITH held AS MATERIALIZED (
-        SELECT asked.*, job.attempts, job.queue, job.version FROM unnest(
+        SELECT asked.*, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
             $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
             $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::text[],
-            $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[]
+            $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[]
         ) AS asked (job, fence, state, at, failed, reason,
                     started_at, ended_at, outcome, attempt_reason, error,
-                    step, step_state, step_at, step_status, step_body)
+                    step, step_state, step_at, step_status, step_body, now)
         JOIN job ON job.id = asked.job
         WHERE job.state = 4 AND job.fence = asked.fence
         ORDER BY job.id FOR NO KEY UPDATE OF job
@@ -37,14 +39,21 @@ const SETTLE: &str = "
         INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
         SELECT job, attempts + 1, started_at, ended_at, outcome, attempt_reason, error FROM held
     ), moved AS (
-        UPDATE job SET state = held.state, attempts = job.attempts + 1, failures = job.failures + held.failed,
+        UPDATE job SET state = CASE WHEN held.state = 0 AND held.ord > 0 THEN 5 ELSE held.state END, attempts = job.attempts + 1, failures = job.failures + held.failed,
             first_attempt_at = coalesce(job.first_attempt_at, held.started_at),
-            run_at = CASE WHEN held.state = 0 THEN held.at ELSE job.run_at END,
-            ended_at = CASE WHEN held.state = 0 THEN NULL ELSE held.at END,
+            run_at = CASE WHEN held.state IN (0, 5) THEN held.at ELSE job.run_at END,
+            ended_at = CASE WHEN held.state IN (0, 5) THEN NULL ELSE held.at END,
             reason = held.reason, lease_until = NULL, node = NULL
         FROM held WHERE job.id = held.job
-    )
-    SELECT job, queue, version FROM held";
+    ), stepping AS MATERIALIZED (
+        SELECT queue, lane, job, pos, at, now, state IN (1, 2) OR (state = 3 AND ord = 1) AS leaves,
+               state = 3 AND ord = 2 AS blocks
+        FROM held WHERE ord > 0
+    ), ",
+    lanes::step!(),
+    "
+    SELECT job, queue, version, ord FROM held"
+);
 
 impl Family for Settlements {
     type Ask = (LeaseRef, Settlement);
@@ -56,7 +65,7 @@ impl Family for Settlements {
 
     async fn write(shared: &Shared, asks: &[Self::Ask]) -> std::result::Result<Vec<Result<Held>>, Fault> {
         let ending: Vec<(LeaseRef, &Settlement, Next)> =
-            asks.iter().filter_map(|(lease, end)| Some((*lease, end, next(shared, end.change)?))).collect();
+            asks.iter().filter_map(|(lease, end)| Some((*lease, end, next(shared, end)?))).collect();
         let ends = || ending.iter().map(|(_, end, _)| *end);
         let nexts = || ending.iter().map(|(.., next)| next);
         let steps = || ends().map(|end| end.conclusion.as_ref());
@@ -81,6 +90,7 @@ impl Family for Settlements {
         let step_bodies: Vec<Option<&[u8]>> =
             steps().map(|step| step.and_then(receipt).map(|receipt| &receipt.body[..])).collect();
 
+        let now: Vec<i64> = ends().map(|end| shared.skew.to_database(end.ended_at).as_micros()).collect();
         let rows = shared
             .hands
             .ask(
@@ -102,20 +112,31 @@ impl Family for Settlements {
                     &step_at,
                     &step_statuses,
                     &step_bodies,
+                    &now,
                 ],
             )
             .await?;
-        let mut held: HashMap<i64, (&str, VersionId)> = HashMap::new();
+        let mut held: HashMap<i64, (&str, VersionId, Order)> = HashMap::new();
         for row in &rows {
-            held.insert(row.try_get(0)?, (row.try_get(1)?, VersionId(row.try_get(2)?)));
+            let order = Order::from_number(row.try_get(3)?);
+            held.insert(row.try_get(0)?, (row.try_get(1)?, VersionId(row.try_get(2)?), order));
         }
         for ((_, end, _), job) in ending.iter().zip(&jobs) {
-            let Some((queue, version)) = held.get(job) else { continue };
+            let Some((queue, version, order)) = held.get(job) else { continue };
             match end.change {
-                Change::HandedBack { run_at } => shared.wake.ready(queue, run_at),
+                Change::HandedBack { run_at } => {
+                    shared.wake.later(queue, run_at);
+                    shared.wake.ready(queue, run_at);
+                }
                 // Nobody else need hurry for a retry: who looks when it is due will find it.
-                Change::Retried { run_at } => shared.wake.ready_here(queue, run_at),
-                _ => lock(&shared.versions).count(*version, -1),
+                Change::Retried { run_at } => shared.wake.later(queue, run_at),
+                _ => {
+                    lock(&shared.versions).count(*version, -1);
+                    // The next of its lane may go.
+                    if order.is_fifo() {
+                        shared.wake.ready(queue, end.ended_at);
+                    }
+                }
             }
         }
         answers(asks.iter().map(|(lease, _)| lease), &rows)
@@ -130,12 +151,14 @@ struct Next {
 }
 
 /// `None` for a change in which no attempt ends.
-fn next(shared: &Shared, change: Change) -> Option<Next> {
-    let (state, at, reason) = match change {
+fn next(shared: &Shared, end: &Settlement) -> Option<Next> {
+    let (state, at, reason) = match end.change {
         Change::Finished { at, ending: Ending::Success } => (SUCCESS, at, None),
         Change::Finished { at, ending: Ending::Noop } => (NOOP, at, None),
         Change::Buried { at, reason } => (DEAD, at, Some(reason)),
-        Change::Retried { run_at } | Change::HandedBack { run_at } => (READY, shared.skew.to_database(run_at), None),
+        // Who did not use its turn keeps it.
+        Change::HandedBack { run_at } if run_at <= end.ended_at => (READY, shared.skew.to_database(run_at), None),
+        Change::Retried { run_at } | Change::HandedBack { run_at } => (WAITING, shared.skew.to_database(run_at), None),
         Change::Claimed { .. } | Change::Revived { .. } => return None,
     };
     Some(Next { state, at, reason })

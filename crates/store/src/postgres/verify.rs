@@ -35,9 +35,9 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
     let [accepted, created, expired, events_expired] = [0, 1, 2, 3].map(|column| tally.get::<_, i64>(column));
     let mut report = Report { accepted: created, events: accepted, ..Report::default() };
     let states = [
-        ("queued", "state = 0 AND failures = 0"),
+        ("queued", "state IN (0, 5) AND failures = 0"),
         ("running", "state = 4"),
-        ("retrying", "state = 0 AND failures > 0"),
+        ("retrying", "state IN (0, 5) AND failures > 0"),
         ("success", "state = 1"),
         ("noop", "state = 2"),
         ("dead", "state = 3"),
@@ -97,7 +97,40 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
 
 /// Each names rows that must not exist.
 const RULES: &[(&str, &str)] = &[
-    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 4)"),
+    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 4, 5)"),
+    ("jobs keep no known order", "SELECT id FROM job WHERE ord NOT IN (0, 1, 2) OR (ord > 0) <> (pos IS NOT NULL)"),
+    (
+        "jobs have no place in their group",
+        "SELECT job.id FROM job WHERE ord > 0 AND state IN (0, 4, 5) AND NOT EXISTS (
+             SELECT 1 FROM lane WHERE lane.queue = job.queue AND lane.id = job.lane
+                 AND (job.pos BETWEEN lane.head AND lane.last OR job.pos = ANY (lane.again)))",
+    ),
+    (
+        "jobs run beside another of their group",
+        "SELECT job.id FROM job WHERE ord > 0 AND state = 4 AND NOT EXISTS (
+             SELECT 1 FROM lane WHERE lane.queue = job.queue AND lane.id = job.lane AND lane.running = job.id)",
+    ),
+    (
+        "groups wait for a job that does not run",
+        "SELECT running FROM lane WHERE running IS NOT NULL
+             AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = running AND job.state = 4)",
+    ),
+    (
+        "groups are blocked by a job that is no dead letter",
+        "SELECT blocked FROM lane WHERE blocked IS NOT NULL
+             AND NOT EXISTS (SELECT 1 FROM job WHERE job.id = blocked AND job.state = 3 AND job.ord = 2)",
+    ),
+    (
+        "groups stand open or closed for no reason",
+        "SELECT coalesce((SELECT max(job.id) FROM job WHERE job.queue = lane.queue AND job.lane = lane.id AND ord > 0), 0)
+         FROM lane WHERE open <> (running IS NULL AND blocked IS NULL AND (head <= last OR again <> '{}'))",
+    ),
+    (
+        "groups have another number of jobs than they count",
+        "SELECT coalesce((SELECT max(job.id) FROM job WHERE job.queue = lane.queue AND job.lane = lane.id AND ord > 0), 0)
+         FROM lane WHERE last - head + 1 + cardinality(again) <> (blocked IS NOT NULL)::integer + (
+             SELECT count(*) FROM job WHERE job.queue = lane.queue AND job.lane = lane.id AND ord > 0 AND state IN (0, 4, 5))",
+    ),
     ("jobs run without a lease", "SELECT id FROM job WHERE (state = 4) <> (lease_until IS NOT NULL)"),
     ("jobs have no event", "SELECT id FROM job WHERE NOT EXISTS (SELECT 1 FROM event WHERE event.id = job.event)"),
     (

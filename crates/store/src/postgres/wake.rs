@@ -28,7 +28,19 @@ pub(super) struct Wake {
 #[derive(Default)]
 struct Queue {
     due: Option<Timestamp>,
+    /// When the next job has to be given its turn.
+    later: Option<Timestamp>,
+    /// Whether it has lanes that keep their order, and whether they were asked first at the last look.
+    has_lanes: bool,
+    lanes_came_first: bool,
     wake: Arc<Notify>,
+}
+
+/// What a look into a queue found to come.
+pub(super) struct Outlook {
+    pub due: Option<Timestamp>,
+    pub later: Option<Timestamp>,
+    pub has_lanes: bool,
 }
 
 impl Wake {
@@ -66,9 +78,36 @@ impl Wake {
         });
     }
 
-    /// The queue was looked into, and this is when its next job comes due.
-    pub fn looked(&self, queue: &str, due: Option<Timestamp>) {
-        self.with(queue, |queue| queue.due = due);
+    /// A job comes due here at this time, and has no turn until then.
+    pub fn later(&self, queue: &str, run_at: Timestamp) {
+        self.with(queue, |queue| queue.later = Some(queue.later.map_or(run_at, |later| later.min(run_at))));
+        self.ready_here(queue, run_at);
+    }
+
+    /// Whether jobs may have come due that have no turn yet.
+    pub fn is_later_due(&self, queue: &str, now: Timestamp) -> bool {
+        lock(&self.queues).get(queue).is_some_and(|queue| queue.later.is_some_and(|later| later <= now))
+    }
+
+    pub fn keeps_order(&self, queue: &str) {
+        self.with(queue, |queue| queue.has_lanes = true);
+    }
+
+    /// Whether there are lanes that keep their order, and if so whether they are to be asked first: every other time.
+    pub fn lanes_first(&self, queue: &str) -> Option<bool> {
+        self.with(queue, |queue| {
+            queue.lanes_came_first = !queue.lanes_came_first;
+            queue.has_lanes.then_some(queue.lanes_came_first)
+        })
+    }
+
+    /// The queue was looked into, and this is what comes.
+    pub fn looked(&self, queue: &str, outlook: &Outlook) {
+        self.with(queue, |queue| {
+            queue.due = outlook.due;
+            queue.later = outlook.later;
+            queue.has_lanes = outlook.has_lanes;
+        });
     }
 
     fn told(&self, queue: &str) {

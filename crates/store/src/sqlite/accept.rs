@@ -2,6 +2,7 @@
 
 use super::keys;
 use super::memory::{Live, Phase, Settled};
+use super::queue::Place;
 use super::revive;
 use super::rows::{self, READY};
 use super::writer::{Batch, FreshKey, lock};
@@ -119,17 +120,18 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
             new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
             expires_at,
             new.status,
-            i64::try_from(new.queues.len()).unwrap_or(i64::MAX),
+            i64::try_from(new.jobs.len()).unwrap_or(i64::MAX),
             &new.payload[..],
         ])?;
     let first_job = JobId::from_number(event.number() + 1);
-    for queue in &new.queues {
+    for ask in &new.jobs {
         let job = JobId::from_number(batch.next_id(new.received_at));
-        let queue_id = batch.name(queue)?;
+        let queue_id = batch.name(&ask.queue)?;
         batch
             .conn
             .prepare_cached(
-                "INSERT INTO job (id, event, flow, queue, version, state, run_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO job (id, event, flow, queue, version, state, run_at, lane, ord, priority)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )?
             .execute(params![
                 job.number().cast_signed(),
@@ -138,28 +140,32 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
                 queue_id,
                 new.version.0,
                 READY,
-                new.received_at.as_micros(),
+                ask.run_at.as_micros(),
+                ask.lane.number().cast_signed(),
+                ask.order.number(),
+                ask.priority,
             ])?;
         batch.changes.push(Settled::Born {
             job,
             live: Live {
                 event,
                 flow: new.flow.clone(),
-                queue: queue.clone(),
+                queue: ask.queue.clone(),
+                place: Place { lane: ask.lane, order: ask.order, priority: ask.priority },
                 version: new.version,
                 received_at: new.received_at,
                 failures: 0,
                 attempts: 0,
                 replays: 0,
                 first_attempt_at: None,
-                phase: Phase::Ready { run_at: new.received_at },
+                phase: Phase::Ready { run_at: ask.run_at },
                 payload: Some(new.payload.clone()),
                 has_effects: false,
             },
         });
     }
     batch.accepted += 1;
-    batch.created += i64::try_from(new.queues.len()).unwrap_or(i64::MAX);
+    batch.created += i64::try_from(new.jobs.len()).unwrap_or(i64::MAX);
     let accepted = Accepted { event, job: first_job, status: new.status, received_at: new.received_at };
     if let Some(dedup) = &new.dedup {
         let fresh = FreshKey { accepted, fingerprint: dedup.fingerprint, expires_at };

@@ -2,10 +2,11 @@
 
 use super::accept::note_oldest;
 use super::memory::Settled;
-use super::rows::{DEAD, NOOP, SUCCESS, reason};
+use super::rows::{DEAD, NOOP, SUCCESS, lane, reason};
 use super::writer::{Batch, lock};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
+use clinch_core::lane::Lane;
 use clinch_core::time::Timestamp;
 use rusqlite::params;
 use std::sync::Arc;
@@ -90,6 +91,7 @@ struct Old {
     event: i64,
     flow: Arc<str>,
     queue: Arc<str>,
+    lane: Lane,
     state: i64,
     ended_at: Option<i64>,
     reason: Option<i64>,
@@ -101,7 +103,8 @@ fn prune_jobs(batch: &mut Batch<'_>, now: Timestamp, retention: &Retention, most
     let old: Vec<Old> = batch
         .conn
         .prepare_cached(
-            "SELECT job.id, job.event, flow.text, queue.text, job.state, job.ended_at, job.reason, event.expires_at
+            "SELECT job.id, job.event, flow.text, queue.text, job.state, job.ended_at, job.reason, event.expires_at,
+                    job.lane
              FROM job JOIN event ON event.id = job.event
              JOIN name AS flow ON flow.id = job.flow JOIN name AS queue ON queue.id = job.queue
              WHERE job.id > ?1 AND job.id < ?2 ORDER BY job.id LIMIT ?3",
@@ -122,6 +125,7 @@ fn prune_jobs(batch: &mut Batch<'_>, now: Timestamp, retention: &Retention, most
                     ended_at: row.get(5)?,
                     reason: row.get(6)?,
                     expires_at: row.get(7)?,
+                    lane: lane(row, 8)?,
                 })
             },
         )?
@@ -168,9 +172,13 @@ fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Re
     pruned.jobs += 1;
     pruned.events += gone as u64;
     if old.state == DEAD {
-        batch
-            .changes
-            .push(Settled::DeadForgotten { flow: old.flow.clone(), reason: reason(old.reason.unwrap_or_default()) });
+        batch.changes.push(Settled::DeadForgotten {
+            job: JobId::from_number(old.job.cast_unsigned()),
+            flow: old.flow.clone(),
+            queue: old.queue.clone(),
+            lane: old.lane,
+            reason: reason(old.reason.unwrap_or_default()),
+        });
     }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! The unfinished jobs, in memory: who is due, who runs, until when. Rebuilt from rows at start; changed only after the
 //! rows are on disk. Claims and heartbeats touch nothing else: a lease of this engine ends with its process.
 
+use super::queue::{Place, Queue};
 use crate::{ClaimAsk, Held, LeaseRef, VersionId};
 use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Fence, Word};
+use clinch_core::lane::Lane;
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,6 +23,7 @@ pub(super) struct Live {
     pub event: EventId,
     pub flow: Arc<str>,
     pub queue: Arc<str>,
+    pub place: Place,
     pub version: VersionId,
     pub received_at: Timestamp,
     pub failures: u32,
@@ -79,15 +82,12 @@ pub(super) enum Settled {
         reason: Reason,
     },
     DeadForgotten {
+        job: JobId,
         flow: Arc<str>,
+        queue: Arc<str>,
+        lane: Lane,
         reason: Reason,
     },
-}
-
-#[derive(Default)]
-struct Queue {
-    due: BTreeSet<(Timestamp, JobId)>,
-    wake: Arc<Notify>,
 }
 
 pub(super) struct Memory {
@@ -142,7 +142,7 @@ impl Memory {
     }
 
     pub fn next_due(&self, queue: &str) -> Option<Timestamp> {
-        self.queues.get(queue)?.due.first().map(|(run_at, _)| *run_at)
+        self.queues.get(queue)?.next_due()
     }
 
     fn queue(&mut self, name: &Arc<str>) -> &mut Queue {
@@ -167,6 +167,17 @@ impl Memory {
         *slot = slot.saturating_add_signed(by);
     }
 
+    /// The job of its lane that this one waits behind.
+    pub fn behind(&self, job: JobId) -> Option<JobId> {
+        let live = self.jobs.get(&job).filter(|live| live.place.order.is_fifo())?;
+        self.queues.get(&live.queue)?.behind(job, live.place.lane)
+    }
+
+    /// A dead letter that those behind it may not pass.
+    pub fn block(&mut self, queue: &Arc<str>, lane: Lane, by: JobId) {
+        self.queue(queue).block(lane, by);
+    }
+
     pub fn remember_dead(&mut self, flow: &Arc<str>, reason: Reason, jobs: u64) {
         self.count_dead(flow, reason, i64::try_from(jobs).unwrap_or(i64::MAX));
     }
@@ -182,18 +193,16 @@ impl Memory {
         self.count(&live.flow.clone(), live.word(), 1);
         *self.versions.entry(live.version).or_default() += 1;
         match live.phase {
-            Phase::Ready { run_at } => {
-                let queue = self.queue(&live.queue);
-                queue.due.insert((run_at, job));
-                queue.wake.notify_one();
-            }
+            Phase::Ready { run_at } => self.queue(&live.queue).enter(job, live.place, run_at),
             Phase::Running { until, .. } => {
+                self.queue(&live.queue).enter_running(job, live.place);
                 self.leases.insert((until, job));
             }
         }
         self.jobs.insert(job, live);
     }
 
+    /// A job that runs is not running any more. Only such a one ends, dies, or is tried again.
     fn leave(&mut self, job: JobId) -> Option<Live> {
         let live = self.jobs.remove(&job)?;
         self.drop_payload(live.payload.as_ref());
@@ -204,14 +213,10 @@ impl Memory {
                 self.versions.remove(&live.version);
             }
         }
-        match live.phase {
-            Phase::Ready { run_at } => {
-                self.queue(&live.queue.clone()).due.remove(&(run_at, job));
-            }
-            Phase::Running { until, .. } => {
-                self.leases.remove(&(until, job));
-            }
+        if let Phase::Running { until, .. } = live.phase {
+            self.leases.remove(&(until, job));
         }
+        self.queue(&live.queue).left(job, live.place);
         Some(live)
     }
 
@@ -234,6 +239,9 @@ impl Memory {
             Settled::Buried { job, reason } => {
                 if let Some(live) = self.leave(job) {
                     self.count_dead(&live.flow, reason, 1);
+                    if live.place.order.blocks() {
+                        self.block(&live.queue, live.place.lane, job);
+                    }
                 }
             }
             Settled::Again { job, run_at, charged, attempt_started_at } => {
@@ -249,19 +257,17 @@ impl Memory {
                 self.count_dead(&live.flow, reason, -1);
                 self.enter(job, live);
             }
-            Settled::DeadForgotten { flow, reason } => self.count_dead(&flow, reason, -1),
+            Settled::DeadForgotten { job, flow, queue, lane, reason } => {
+                self.count_dead(&flow, reason, -1);
+                self.queue(&queue).unblock(lane, job);
+            }
         }
     }
 
     pub fn claim(&mut self, ask: &ClaimAsk) -> Vec<(LeaseRef, Live)> {
         let mut claimed = Vec::new();
         while claimed.len() < ask.most {
-            let queue = self.queue(&ask.queue);
-            let Some(&(run_at, job)) = queue.due.first() else { break };
-            if run_at > ask.now {
-                break;
-            }
-            queue.due.pop_first();
+            let Some(job) = self.queue(&ask.queue).claim(ask.now) else { break };
             claimed.extend(self.lease(job, ask.until));
         }
         claimed

@@ -5,6 +5,7 @@ mod keep;
 mod keys;
 mod ledger;
 mod memory;
+mod queue;
 mod read;
 mod revive;
 mod rows;
@@ -208,6 +209,13 @@ fn load(conn: &Connection) -> rusqlite::Result<(Memory, Desk, [u8; 32])> {
     let mut memory = Memory::new(rows::fact(conn, "boot")?.cast_unsigned());
     let live_from = rows::fact(conn, "live_from")?;
     recover(conn, live_from, &texts, &mut memory)?;
+    let mut blocking = conn.prepare("SELECT id, queue, lane FROM job WHERE state = 3 AND ord = 2")?;
+    let mut blocking = blocking.query([])?;
+    while let Some(row) = blocking.next()? {
+        if let Some(queue) = texts.get(&row.get(1)?) {
+            memory.block(queue, rows::lane(row, 2)?, JobId::from_number(row.get::<_, i64>(0)?.cast_unsigned()));
+        }
+    }
     let mut dead = conn.prepare("SELECT flow, reason, count(*) FROM job WHERE state = 3 GROUP BY flow, reason")?;
     let mut dead = dead.query([])?;
     while let Some(row) = dead.next()? {
@@ -233,7 +241,7 @@ fn recover(
         .collect::<rusqlite::Result<_>>()?;
     let mut jobs = conn.prepare(
         "SELECT job.id, job.event, job.flow, job.queue, job.version, job.run_at, job.failures, job.attempts, job.replays,
-                job.first_attempt_at, event.received_at
+                job.first_attempt_at, event.received_at, job.lane, job.ord, job.priority
          FROM job CROSS JOIN event ON event.id = job.event WHERE job.id >= ?1 AND job.state = 0 ORDER BY job.id",
     )?;
     let mut jobs = jobs.query(params![live_from])?;
@@ -253,6 +261,7 @@ fn recover(
             event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
             flow: text(row.get(2)?),
             queue: text(row.get(3)?),
+            place: rows::place(row, 11)?,
             version: VersionId(row.get(4)?),
             received_at: rows::time(row, 10)?,
             failures: row.get(6)?,

@@ -15,6 +15,7 @@ pub(super) async fn job(readers: &Readers, shared: &Shared, id: JobId) -> Result
     let story = readers.ask(move |conn| story(conn, id)).await?;
     Ok(story.map(|mut story| {
         mark_running(shared, std::slice::from_mut(&mut story.row));
+        story.behind = lock(&shared.memory).behind(id);
         story
     }))
 }
@@ -30,6 +31,8 @@ fn story(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobStory>> {
         [row.event.number().cast_signed()],
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )?;
+    let priority =
+        conn.query_row("SELECT priority FROM job WHERE id = ?1", [id.number().cast_signed()], |row| row.get(0))?;
     let audit = conn
         .prepare_cached(&format!("{} WHERE job = ?1 ORDER BY id", rows::AUDIT_ROW))?
         .query_map([id.number().cast_signed()], rows::audit_row)?
@@ -41,6 +44,8 @@ fn story(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobStory>> {
         payload: rows::payload(conn, row.event)?,
         audit,
         answer_status,
+        priority,
+        behind: None,
         key_until: has_key.then(|| Timestamp::from_micros(expires_at)),
         row,
     }))

@@ -40,6 +40,10 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             params![job, state, ask.at.as_micros(), OPEN, UNKNOWN],
         )?;
     }
+    let place = batch
+        .conn
+        .prepare_cached("SELECT lane, ord, priority FROM job WHERE id = ?1")?
+        .query_row([job], |row| rows::place(row, 0))?;
     let version = ask.version.unwrap_or(row.version);
     let replays = row.replays + 1;
     batch
@@ -76,6 +80,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             event: row.event,
             flow: row.flow,
             queue: row.queue,
+            place,
             version,
             received_at: row.received_at,
             failures: 0,

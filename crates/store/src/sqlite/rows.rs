@@ -1,5 +1,6 @@
 //! How rows are spelt, in both directions.
 
+use super::queue::Place;
 use crate::VersionId;
 use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::Fingerprint;
+use clinch_core::lane::{Lane, Order};
 use clinch_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
@@ -70,6 +72,16 @@ fn job_id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
 
 fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
     Ok(Arc::from(row.get_ref(column)?.as_str()?))
+}
+
+pub(super) fn lane(row: &Row<'_>, column: usize) -> rusqlite::Result<Lane> {
+    Ok(Lane::from_number(row.get::<_, i64>(column)?.cast_unsigned()))
+}
+
+/// Of three columns: lane, ord, priority.
+pub(super) fn place(row: &Row<'_>, column: usize) -> rusqlite::Result<Place> {
+    let order = Order::from_number(row.get(column + 1)?);
+    Ok(Place { lane: lane(row, column)?, order, priority: row.get(column + 2)? })
 }
 
 pub(super) struct EventKey {

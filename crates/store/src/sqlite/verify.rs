@@ -77,6 +77,7 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
 /// Each names rows that must not exist.
 const RULES: &[(&str, &str)] = &[
     ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3)"),
+    ("jobs keep no known order", "SELECT id FROM job WHERE ord NOT IN (0, 1, 2)"),
     (
         "unfinished jobs lie where the next start does not look",
         "SELECT id FROM job WHERE state = 0 AND id < (SELECT value FROM fact WHERE name = 'live_from')",

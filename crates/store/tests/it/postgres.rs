@@ -5,12 +5,14 @@ use async_trait::async_trait;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::Word;
+use clinch_core::key::Pepper;
+use clinch_core::lane::{Lane, OnDead, Order};
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::{Options, PostgresStore, prepare, verify};
 use clinch_store::read::JobFilter;
 use clinch_store::verify::Report;
 use clinch_store::{
-    Acceptance, ClaimAsk, Conclusion, Held, NewEvent, Pruned, Retention, Settlement, Store, StoreError,
+    Acceptance, Claim, ClaimAsk, Conclusion, Held, NewEvent, NewJob, Pruned, Retention, Settlement, Store, StoreError,
 };
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -471,7 +473,7 @@ async fn p1_p6_nothing_acknowledged_is_lost_when_connections_are_cut_all_the_tim
         lives.spawn(async move {
             let mut acknowledged = Vec::new();
             for nth in 0..40 {
-                let event = NewEvent { queues: vec!["work".into()], ..event(&format!("{caller}-{nth}")) };
+                let event = NewEvent { jobs: vec![job("work")], ..event(&format!("{caller}-{nth}")) };
                 let accepted = loop {
                     match store.accept(event.clone()).await {
                         Ok(Acceptance::Fresh(accepted) | Acceptance::Duplicate(accepted)) => break accepted,
@@ -562,6 +564,202 @@ async fn p5_verify_finds_what_was_damaged() {
         ("UPDATE effect SET job = job + 1000", "effects have no job"),
         ("UPDATE event SET key = (SELECT min(key::text)::bytea FROM event)", "1 keys are held by more than one event"),
         ("DELETE FROM dedup", "3 keys are not held by the event"),
+    ] {
+        let damaged = postgres.copied().await;
+        damaged.run(damage).await;
+        let problems = damaged.verify(later(0)).await.problems;
+        assert!(problems.iter().any(|problem| problem.contains(finding)), "{damage}: {problems:?}");
+    }
+}
+
+/// A job of a group whose order is kept.
+fn fifo(group: &str) -> NewJob {
+    let lane = Lane::group(&Pepper::new(&PEPPER), "work", "default", group);
+    NewJob { lane, order: Order::Fifo { on_dead: OnDead::Continue }, ..job("work") }
+}
+
+async fn first_of(node: &PostgresStore, now: Timestamp) -> Vec<Claim> {
+    let ask = ClaimAsk { queue: "work".into(), most: 10, now, until: now + LEASE };
+    node.claim(ask).await.expect("claimed")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p7_the_order_of_a_group_is_that_of_acceptance_whatever_node_accepts_and_whatever_its_clock_says() {
+    let postgres = Postgres::new().await;
+    let nodes = [postgres.node().await, postgres.node().await];
+    let mut accepted = Vec::new();
+    for nth in 0..20usize {
+        // The clock of the second is two minutes behind, and so its ids are lower.
+        let received_at = later(200) - Duration::from_secs(120 * (nth as u64 % 2));
+        let event = NewEvent { received_at, jobs: vec![fifo("g")], ..event(&format!("k{nth}")) };
+        match nodes[nth % 2].accept(event).await.expect("accepted") {
+            Acceptance::Fresh(first) => accepted.push(first.job),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(!accepted.is_sorted(), "the ids alone would tell another order");
+    let mut ran = Vec::new();
+    for nth in 0..20usize {
+        let claims = first_of(&nodes[nth / 3 % 2], later(300)).await;
+        assert_eq!(claims.len(), 1);
+        assert!(first_of(&nodes[0], later(300)).await.is_empty() && first_of(&nodes[1], later(300)).await.is_empty());
+        ran.push(claims[0].lease.job);
+        let held = nodes[nth % 2].settle(claims[0].lease, finished(later(300))).await.expect("answered");
+        assert_eq!(held, Held::Held);
+    }
+    assert_eq!(ran, accepted);
+    assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p7_p11_the_job_of_a_silent_node_is_still_the_first_of_its_group() {
+    let postgres = Postgres::new().await;
+    let silent = postgres.node().await;
+    for (key, group) in [("idle 1", "a"), ("idle 2", "a"), ("begun 1", "b"), ("begun 2", "b")] {
+        silent.accept(NewEvent { jobs: vec![fifo(group)], ..event(key) }).await.expect("accepted");
+    }
+    let claims = first_of(&silent, later(0)).await;
+    assert_eq!(claims.len(), 2);
+    let effect = clinch_store::NewEffect { name: "post".into(), class: Idempotency::Header, at: later(1) };
+    assert_eq!(silent.intend(claims[1].lease, effect).await.expect("answered"), Held::Held);
+    let world = postgres.world().await;
+    world.adds_up().await;
+    let again = world.claims("work", 10, later(2)).await;
+    assert_eq!(again.iter().map(|claim| claim.lease.job).collect::<Vec<_>>(), [claims[0].lease.job]);
+    let lost = world.lapse(later(2), 10, later(60)).await.expect("lapsed");
+    assert_eq!(lost[0].lease.job, claims[1].lease.job);
+    world.settles(lost[0].lease, failed(later(3), later(4))).await;
+    let again = world.claims("work", 10, later(4)).await;
+    assert_eq!(again.iter().map(|claim| claim.lease.job).collect::<Vec<_>>(), [claims[1].lease.job]);
+    world.adds_up().await;
+}
+
+/// Many callers accept, claim, settle, bury and revive in few groups on two nodes at once, for as long as it takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p7_order_holds_while_everything_happens_at_once_on_two_nodes() {
+    const GROUPS: usize = 4;
+    const EACH: usize = 60;
+    let postgres = Postgres::new().await;
+    let nodes = [postgres.node().await, postgres.node().await];
+    let ended = Arc::new(std::sync::Mutex::new(vec![Vec::new(); GROUPS]));
+    let group_of = Arc::new(std::sync::Mutex::new(std::collections::HashMap::new()));
+    let count = |ended: &[Vec<clinch_core::id::JobId>]| ended.iter().map(Vec::len).sum::<usize>();
+    let mut hands = tokio::task::JoinSet::new();
+    let mut senders = tokio::task::JoinSet::new();
+    for group in 0..GROUPS {
+        let (nodes, group_of) = (nodes.clone(), group_of.clone());
+        senders.spawn(async move {
+            let mut accepted = Vec::new();
+            for nth in 0..EACH {
+                let name = format!("g{group}");
+                let event = NewEvent { jobs: vec![fifo(&name)], ..event(&format!("{group}-{nth}")) };
+                match nodes[nth % 2].accept(event).await.expect("accepted") {
+                    Acceptance::Fresh(first) => accepted.push(first.job),
+                    other => panic!("{other:?}"),
+                }
+                group_of.lock().expect("held").insert(accepted[nth], group);
+            }
+            accepted
+        });
+    }
+    for hand in 0..6usize {
+        let (node, ended, group_of) = (nodes[hand % 2].clone(), ended.clone(), group_of.clone());
+        hands.spawn(async move {
+            let mut turn = hand;
+            while count(&ended.lock().expect("held")) < GROUPS * EACH {
+                for claim in first_of(&node, later(10)).await {
+                    turn += 1;
+                    let job = claim.lease.job;
+                    let end = match turn % 5 {
+                        0 => failed(later(9), later(9)),
+                        1 => buried(later(9), Reason::Timeout),
+                        _ => finished(later(9)),
+                    };
+                    if turn % 5 > 0 && claim.replays == 0 {
+                        // An acceptance is known here a moment after it can be claimed.
+                        let group = loop {
+                            if let Some(group) = group_of.lock().expect("held").get(&job) {
+                                break *group;
+                            }
+                            tokio::task::yield_now().await;
+                        };
+                        ended.lock().expect("held")[group].push(job);
+                    }
+                    assert_eq!(node.settle(claim.lease, end).await.expect("answered"), Held::Held);
+                    if turn % 5 == 1 && claim.replays < 2 {
+                        node.revive(replay(job, later(9))).await.expect("answered");
+                    }
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let mut accepted = senders.join_all().await;
+    tokio::time::timeout(4 * PATIENCE, hands.join_all()).await.expect("all of them ended");
+    let mut ended = ended.lock().expect("held").clone();
+    accepted.sort();
+    ended.sort();
+    assert_eq!(ended, accepted, "each group ended or died for the first time in order of acceptance");
+    assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f49_a_claim_looks_at_no_more_of_a_backlog_than_it_takes() {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    for key in ["a", "b"] {
+        world.accepted(event(key)).await;
+    }
+    let client = postgres.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
+             SELECT 1000000 + nth, job.event, 1, 0, 0, 'orders', 'work', nth % 3, 0, 0, nth, 0
+             FROM generate_series(1, 20000) AS nth, (SELECT event FROM job LIMIT 1) AS job;
+             ANALYZE job; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off",
+        )
+        .await
+        .expect("filled");
+    let plan = client
+        .query(
+            "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
+             SELECT id FROM job WHERE queue = 'work' AND state = 0 ORDER BY priority DESC, turn, id
+             LIMIT 64 FOR NO KEY UPDATE SKIP LOCKED",
+            &[],
+        )
+        .await
+        .expect("explained");
+    let plan: Vec<String> = plan.iter().map(|row| row.get(0)).collect();
+    let plan = plan.join("\n");
+    assert!(plan.contains("job_ready") && !plan.contains("Sort"), "{plan}");
+    assert!(plan.contains("rows=64"), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_p7_verify_finds_groups_that_do_not_agree_with_their_jobs() {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    for (key, group, on_dead) in [
+        ("running", "a", OnDead::Continue),
+        ("waiting", "a", OnDead::Continue),
+        ("dead", "b", OnDead::Block),
+        ("blocked", "b", OnDead::Block),
+    ] {
+        let job = NewJob { order: Order::Fifo { on_dead }, ..fifo(group) };
+        world.accepted(NewEvent { jobs: vec![job], ..event(key) }).await;
+    }
+    let claims = world.claims("work", 10, later(1)).await;
+    world.settles(claims[1].lease, buried(later(2), Reason::Timeout)).await;
+    world.adds_up().await;
+    for (damage, finding) in [
+        ("UPDATE job SET pos = NULL WHERE state = 5", "jobs keep no known order"),
+        ("DELETE FROM lane", "jobs have no place in their group"),
+        ("UPDATE lane SET head = 1000", "jobs have no place in their group"),
+        ("UPDATE lane SET running = NULL", "jobs run beside another of their group"),
+        ("UPDATE job SET state = 5, lease_until = NULL WHERE state = 4", "groups wait for a job that does not run"),
+        ("UPDATE job SET ord = 1", "groups are blocked by a job that is no dead letter"),
+        ("UPDATE lane SET open = true", "groups stand open or closed for no reason"),
+        ("UPDATE lane SET last = last + 1", "groups have another number of jobs than they count"),
     ] {
         let damaged = postgres.copied().await;
         damaged.run(damage).await;

@@ -149,6 +149,7 @@ async fn p5_verify_finds_what_was_damaged() {
         ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "3 events were accepted, but 2"),
         ("DELETE FROM event WHERE id = (SELECT max(id) FROM event)", "jobs have no event"),
         ("UPDATE job SET state = 9 WHERE state = 0", "jobs are in no known state"),
+        ("UPDATE job SET ord = 9 WHERE state = 0", "jobs keep no known order"),
         (
             "UPDATE fact SET value = (SELECT max(id) + 1 FROM job) WHERE name = 'live_from'",
             "unfinished jobs lie where the next start does not look",
@@ -374,8 +375,8 @@ async fn with_many_keys(sqlite: &Sqlite) {
             .expect("prepared");
         let mut job = rows
             .prepare(
-                "INSERT INTO job (id, event, flow, queue, version, state, run_at, ended_at)
-                 SELECT ?1, ?2, flow, queue, 1, 1, ?3, ?3 FROM job LIMIT 1",
+                "INSERT INTO job (id, event, flow, queue, version, state, run_at, ended_at, lane, ord, priority)
+                 SELECT ?1, ?2, flow, queue, 1, 1, ?3, ?3, lane, ord, priority FROM job LIMIT 1",
             )
             .expect("prepared");
         let (at, until) = (later(10).as_micros(), (later(10) + KEY_TTL).as_micros());

@@ -219,7 +219,7 @@ pub async fn a_duplicate_does_not_rule_on_an_unknown_effect(world: World) {
 
 pub async fn an_event_for_several_queues_has_a_job_in_each(world: World) {
     let queues = ["bill", "ship", "tell"];
-    let accepted = world.accepted(NewEvent { queues: queues.map(Into::into).to_vec(), ..event("k") }).await;
+    let accepted = world.accepted(NewEvent { jobs: queues.map(job).to_vec(), ..event("k") }).await;
     let jobs = world.jobs_of(accepted.event).await.expect("read");
     let found: Vec<_> = jobs.iter().map(|row| (row.id.number() - accepted.event.number(), &*row.queue)).collect();
     assert_eq!(found, [(1, "bill"), (2, "ship"), (3, "tell")]);
@@ -244,7 +244,7 @@ pub async fn ids_grow_even_when_the_clock_goes_back(world: World) {
 }
 
 pub async fn ids_are_not_given_twice_when_rows_are_gone(world: World) {
-    let stuck = world.accepted(NewEvent { queues: vec!["stuck".into()], ..event("stuck") }).await;
+    let stuck = world.accepted(NewEvent { jobs: vec![job("stuck")], ..event("stuck") }).await;
     let first = world.success(later(0)).await;
     let pruned = world.prunes(later(0) + RETENTION + KEY_TTL).await;
     assert_eq!(pruned.jobs, 1);

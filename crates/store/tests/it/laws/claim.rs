@@ -9,9 +9,6 @@ use clinch_store::{Held, LeaseRef, NewEvent, VersionId};
 use std::collections::HashSet;
 use std::time::Duration;
 
-/// Far more than any machine needs; a law that fails must end.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 async fn accept_many(world: &World, jobs: usize) {
     for nth in 0..jobs {
         world.accepted(event(&format!("k{nth}"))).await;

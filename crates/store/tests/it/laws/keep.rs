@@ -75,7 +75,7 @@ pub async fn retention_never_removes_a_job_before_its_key_expires(world: World) 
 }
 
 pub async fn an_event_goes_with_the_last_of_its_jobs(world: World) {
-    let accepted = world.accepted(NewEvent { queues: vec!["work".into(), "slow".into()], ..event("k") }).await;
+    let accepted = world.accepted(NewEvent { jobs: vec![job("work"), job("slow")], ..event("k") }).await;
     world.finish(later(1)).await;
     let pruned = world.prunes(long_after()).await;
     assert_eq!((pruned.jobs, pruned.events), (1, 0));

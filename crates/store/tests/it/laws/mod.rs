@@ -7,6 +7,7 @@ pub mod accept;
 pub mod claim;
 pub mod keep;
 pub mod ledger;
+pub mod order;
 pub mod read;
 pub mod revive;
 pub mod settle;
@@ -67,6 +68,33 @@ macro_rules! every_law {
                 a_lease_settles_once
                 p5_jobs_of_one_event_end_each_on_their_own
                 p12_a_job_keeps_the_version_it_was_accepted_with
+            }
+            order {
+                p7_jobs_of_a_group_run_one_at_a_time_in_order_of_acceptance
+                p7_groups_do_not_block_each_other
+                p7_a_group_that_was_empty_goes_on_where_it_was
+                p7_a_job_that_is_tried_again_keeps_its_group_waiting_and_no_other
+                p7_a_dead_letter_lets_the_next_of_its_group_pass
+                p7_a_dead_letter_blocks_its_group_and_no_other_where_the_queue_says_so
+                p7_a_dead_letter_that_dies_again_blocks_again
+                p7_a_dead_letter_that_retention_removed_blocks_nobody
+                p7_a_dead_letter_that_lives_again_comes_before_younger_ones_and_never_beside_one
+                p7_a_dead_letter_that_lives_again_goes_before_one_that_is_not_due
+                p7_the_job_of_a_lost_worker_stays_the_first_of_its_group
+                p7_order_survives_a_kill_and_a_stop
+                p7_a_job_that_had_begun_something_is_still_the_first_after_a_kill
+                p7_a_duplicate_takes_no_place_in_its_group
+                p7_two_claimers_never_share_a_group
+                p7_a_worker_that_waits_is_woken_when_the_one_before_it_has_ended
+                c1_the_highest_priority_goes_first
+                c1_of_two_groups_that_keep_their_order_the_higher_goes_first
+                f49_a_high_priority_does_not_bring_its_backlog_forward
+                c1_a_delayed_job_is_not_claimed_before_its_time
+                c1_a_delayed_job_goes_by_its_priority_when_it_is_due
+                p7_a_delayed_job_keeps_those_behind_it_waiting
+                f49_a_backlog_of_one_lane_does_not_delay_another
+                f49_retries_of_one_lane_do_not_delay_another
+                f49_groups_that_keep_their_order_take_turns
             }
             ledger {
                 p3_an_intent_is_on_disk_before_it_is_answered

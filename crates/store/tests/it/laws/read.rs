@@ -84,7 +84,7 @@ pub async fn a_list_is_filtered_by_flow_queue_and_reason(world: World) {
     let orders = world.dead("a", later(0), Reason::AuthFailed).await.job;
     let other_reason = world.dead("b", later(0), Reason::Timeout).await.job;
     let bills = world.accepted(of_flow("bills", "c")).await.job;
-    let elsewhere = NewEvent { queues: vec!["elsewhere".into()], ..of_flow("bills", "d") };
+    let elsewhere = NewEvent { jobs: vec![job("elsewhere")], ..of_flow("bills", "d") };
     let elsewhere = world.accepted(elsewhere).await.job;
     let flow = |flow: &str| JobFilter { flow: Some(flow.into()), ..all() };
     assert_eq!(list(&world, flow("orders")).await, [other_reason, orders]);

@@ -109,7 +109,7 @@ pub async fn a_lease_settles_once(world: World) {
 }
 
 pub async fn p5_jobs_of_one_event_end_each_on_their_own(world: World) {
-    let accepted = world.accepted(NewEvent { queues: vec!["work".into(), "other".into()], ..event("k") }).await;
+    let accepted = world.accepted(NewEvent { jobs: vec![job("work"), job("other")], ..event("k") }).await;
     world.finish(later(1)).await;
     let words = async |world: &World| -> Vec<Word> {
         let jobs = world.jobs_of(accepted.event).await.expect("read");

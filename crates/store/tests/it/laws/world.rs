@@ -8,12 +8,13 @@ use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::JobId;
 use clinch_core::job::{Change, Ending};
 use clinch_core::key::{DedupKey, Fingerprint, Pepper};
+use clinch_core::lane::{Lane, Order};
 use clinch_core::time::Timestamp;
 use clinch_store::read::{JobFilter, JobStory};
 use clinch_store::sqlite::Report;
 use clinch_store::{
-    Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, LeaseRef, NewEffect, NewEvent, Pruned, Retention,
-    ReviveAsk, Revived, Settlement, Store, VersionId,
+    Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, LeaseRef, NewEffect, NewEvent, NewJob, Pruned,
+    Retention, ReviveAsk, Revived, Settlement, Store, VersionId,
 };
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use std::time::Duration;
 pub const PEPPER: [u8; 32] = [7; 32];
 pub const KEY_TTL: Duration = Duration::from_secs(86_400);
 pub const LEASE: Duration = Duration::from_secs(60);
+/// Far more than any machine needs; a law that fails must end.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const RETENTION: Duration = Duration::from_secs(4 * 86_400);
 
 const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
@@ -209,8 +212,14 @@ pub fn event(key: &str) -> NewEvent {
         dedup: Some(dedup(key, b"the body")),
         status: 202,
         payload: Bytes::from_static(b"the payload"),
-        queues: vec!["work".into()],
+        jobs: vec![job("work")],
     }
+}
+
+/// A job for this queue, due when the world began, with nothing said about its place.
+pub fn job(queue: &str) -> NewJob {
+    let lane = Lane::tenant(&Pepper::new(&PEPPER), queue, "default");
+    NewJob { queue: queue.into(), lane, order: Order::Any, priority: 0, run_at: later(0) }
 }
 
 /// The end of an attempt that took a second.
