@@ -252,9 +252,6 @@ async fn remove(
         &[&pruned.jobs.cast_signed(), &pruned.events.cast_signed()],
     )
     .await?;
-    // After the keys: whoever accepts locks them in this order, too.
-    lanes::forget(line, &left.in_the_way).await?;
-    lanes::remove_empty(line, &left.queues, &left.lanes).await?;
     // An id is never given twice, even when its rows are gone and every clock went back.
     let last = jobs.iter().max().copied().unwrap_or(0);
     line.query("UPDATE fact SET value = greatest(value, $1) WHERE name = 'last_id'", &[&last]).await?;
@@ -291,5 +288,8 @@ async fn remove(
         )
         .await?;
     pruned.keys += freed.len() as u64;
+    // After the keys: whoever accepts locks them in this order, too.
+    lanes::forget(line, &left.in_the_way).await?;
+    lanes::remove_empty(line, &left.queues, &left.lanes).await?;
     Ok(())
 }

@@ -26,7 +26,9 @@ fn long(key: &str, at: Timestamp) -> NewEvent {
 }
 
 fn received(key: &str, at: Timestamp) -> NewEvent {
-    NewEvent { received_at: at, ..event(key) }
+    let mut event = NewEvent { received_at: at, ..event(key) };
+    event.jobs.iter_mut().for_each(|job| job.run_at = at);
+    event
 }
 
 /// As its keeper does it, until there is nothing more to do.
