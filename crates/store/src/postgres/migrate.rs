@@ -3,8 +3,9 @@
 
 use super::Fault;
 use super::link::Link;
+use super::param::{self, Params};
 use crate::{Result, StoreError};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 /// The migrations, in order; the number of the last one is the version of the schema. One that was ever released is never
 /// changed.
@@ -25,7 +26,7 @@ pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let client = open(link).await?;
     let commit = refuse_unfit(&client).await?;
     client.batch_execute("BEGIN").await.map_err(open_error)?;
-    client.query("SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map_err(open_error)?;
+    param::ask(&client, "SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map_err(open_error)?;
     // Asked for first: making what is there is refused to who may not make anything, even when there is nothing to make.
     let known = match is_there(&client).await? {
         true => known(&client).await?,
@@ -40,11 +41,11 @@ pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     for (no, migration) in (1i32..).zip(MIGRATIONS).skip(known.len()) {
         client.batch_execute(migration).await.map_err(open_error)?;
         let note = "INSERT INTO migration (no, hash) VALUES ($1, md5($2))";
-        client.execute(note, &[&no, migration]).await.map_err(open_error)?;
+        param::ask(&client, note, &[&no, migration]).await.map_err(open_error)?;
     }
     let keep = "INSERT INTO secret (name, value) VALUES ('pepper', $1) ON CONFLICT DO NOTHING";
-    client.execute(keep, &[&&pepper[..]]).await.map_err(open_error)?;
-    let row = client.query_one("SELECT value FROM secret WHERE name = 'pepper'", &[]).await.map_err(open_error)?;
+    param::ask(&client, keep, &[&&pepper[..]]).await.map_err(open_error)?;
+    let row = one(&client, "SELECT value FROM secret WHERE name = 'pepper'", &[]).await?;
     let pepper = row.get::<_, &[u8]>(0).try_into();
     let pepper = pepper.map_err(|_| StoreError::Damaged("its pepper does not have 32 bytes".into()))?;
     client.batch_execute("COMMIT").await.map_err(open_error)?;
@@ -62,11 +63,16 @@ pub(super) fn open_error(error: tokio_postgres::Error) -> StoreError {
     StoreError::Open(Fault::from(error).to_string())
 }
 
+async fn one(client: &Client, sql: &str, params: Params<'_>) -> Result<Row> {
+    let mut rows = param::ask(client, sql, params).await.map_err(open_error)?;
+    rows.pop().ok_or_else(|| StoreError::Damaged("a question that has one answer has none".into()))
+}
+
 /// What is committed must be there after a power cut, and what is read must be what was committed.
 async fn refuse_unfit(client: &Client) -> Result<String> {
     let sql = "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('synchronous_commit'),
                       current_setting('server_version_num')::integer";
-    let row = client.query_one(sql, &[]).await.map_err(open_error)?;
+    let row = one(client, sql, &[]).await?;
     let (in_recovery, fsync, commit, version): (bool, String, String, i32) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
     let refuse = |why: String| Err(StoreError::Open(why));
@@ -94,13 +100,13 @@ async fn refuse_unfit(client: &Client) -> Result<String> {
 }
 
 pub(super) async fn is_there(client: &Client) -> Result<bool> {
-    let row = client.query_one("SELECT to_regclass('migration') IS NOT NULL", &[]).await.map_err(open_error)?;
+    let row = one(client, "SELECT to_regclass('migration') IS NOT NULL", &[]).await?;
     Ok(row.get(0))
 }
 
 /// The hashes of the migrations that were made, in order.
 pub(super) async fn known(client: &Client) -> Result<Vec<String>> {
-    let rows = client.query("SELECT hash FROM migration ORDER BY no", &[]).await.map_err(open_error)?;
+    let rows = param::ask(client, "SELECT hash FROM migration ORDER BY no", &[]).await.map_err(open_error)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
@@ -113,7 +119,7 @@ pub(super) async fn refuse_other(client: &Client, known: &[String]) -> Result<()
         )));
     }
     for (no, (hash, migration)) in (1..).zip(known.iter().zip(MIGRATIONS)) {
-        let row = client.query_one("SELECT md5($1)", &[migration]).await.map_err(open_error)?;
+        let row = one(client, "SELECT md5($1)", &[migration]).await?;
         if row.get::<_, &str>(0) != hash {
             return Err(StoreError::Open(format!(
                 "its schema {no} is not the one that this clinch knows; use the version that made it"

@@ -13,6 +13,7 @@ mod ledger;
 mod link;
 mod migrate;
 mod node;
+mod param;
 mod pool;
 mod read;
 mod revive;
@@ -59,11 +60,18 @@ pub struct Options {
     pub silence_max: Duration,
     /// Events and keys are kept in partitions of about this length, and go with them.
     pub span: Duration,
+    /// No statement takes longer, and nobody waits longer for a line.
+    pub deadline: Duration,
 }
 
 impl Options {
     pub fn new(clock: Clock) -> Options {
-        Options { clock, silence_max: Duration::from_secs(10), span: Duration::from_secs(86_400) }
+        Options {
+            clock,
+            silence_max: Duration::from_secs(10),
+            span: Duration::from_secs(86_400),
+            deadline: Duration::from_secs(10),
+        }
     }
 }
 
@@ -85,6 +93,13 @@ enum Fault {
 /// The server's own words, where there are any: the error itself says only that there was one.
 fn said(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), std::error::Error::source(error)) {
+        (Some(db), _) if ["26000", "42P05"].contains(&db.code().code()) => {
+            format!(
+                "{} ({}); if this is the address of a PgBouncer in transaction mode, add pgbouncer=transaction to it",
+                db.message(),
+                db.code().code()
+            )
+        }
         (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
@@ -288,9 +303,9 @@ impl PostgresStore {
     pub async fn open(url: &str, pepper: [u8; 32], options: Options) -> Result<PostgresStore> {
         let link = Link::parse(url)?;
         let found = migrate::migrate(&link, pepper).await?;
-        let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit);
-        let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit);
-        let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit);
+        let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit, options.deadline);
+        let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit, options.deadline);
+        let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit, options.deadline);
         let open_error = |fault: Fault| StoreError::Open(fault.to_string());
         let node = node::register(&heart, options.silence_max).await.map_err(open_error)?;
         let shared = Arc::new(Shared {
@@ -324,7 +339,9 @@ impl PostgresStore {
         tokio::spawn(node::live(shared.clone()));
         tokio::spawn(node::mourn(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
-        tokio::spawn(wake::listen(shared.clone()));
+        if !shared.link.is_pooled {
+            tokio::spawn(wake::listen(shared.clone()));
+        }
         Ok(PostgresStore {
             accepts: Batcher::start(&shared),
             intents: Batcher::start(&shared),
@@ -405,7 +422,12 @@ impl Store for PostgresStore {
 
     async fn work(&self, queue: &str) {
         let wake = self.shared.wake.wake_of(queue);
-        wake.notified().await;
+        if !self.shared.link.is_pooled {
+            return wake.notified().await;
+        }
+        // Nobody is heard behind a pooler: who waits for others must look.
+        let pause = self.shared.wake.look_pause(lock(&self.shared.node).boot);
+        tokio::select! { () = wake.notified() => {}, () = tokio::time::sleep(pause) => {} }
     }
 
     fn next_due(&self, queue: &str) -> Option<Timestamp> {

@@ -2,6 +2,7 @@
 
 mod laws;
 mod partitions;
+mod pgbouncer;
 mod postgres;
 mod redis;
 mod redis_server;
