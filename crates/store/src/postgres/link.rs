@@ -21,6 +21,8 @@ pub(super) struct Link {
     tls: Option<MakeRustlsConnect>,
     /// Whether it leads to PgBouncer in transaction mode.
     pub is_pooled: bool,
+    /// Whether the operator knows that this server may forget what was accepted.
+    pub is_unsafe_accepted: bool,
 }
 
 impl Link {
@@ -28,7 +30,7 @@ impl Link {
     /// crossed in clear: only this machine is spoken to without TLS. A certificate is always verified. A password that is
     /// not in the address is looked for in the password file (`passfile`, PGPASSFILE or ~/.pgpass).
     pub fn parse(url: &str) -> Result<Link> {
-        let Split { rest, ssl_mode, root, passfile, pgbouncer } = split(url);
+        let Split { rest, ssl_mode, root, passfile, pgbouncer, unsafe_durability } = split(url);
         let mut config = Config::from_str(&rest).map_err(|error| {
             let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             StoreError::Open(format!(
@@ -65,7 +67,14 @@ impl Link {
                 )));
             }
         };
-        Ok(Link { config, tls, is_pooled })
+        let is_unsafe_accepted = match unsafe_durability.as_deref() {
+            None => false,
+            Some("accept") => true,
+            Some(_) => {
+                return Err(StoreError::Open("unsafe_durability can only be accept; or leave it out".into()));
+            }
+        };
+        Ok(Link { config, tls, is_pooled, is_unsafe_accepted })
     }
 
     /// A bare connection. The second half must be polled for the first to work.
@@ -122,6 +131,7 @@ struct Split {
     root: Option<String>,
     passfile: Option<String>,
     pgbouncer: Option<String>,
+    unsafe_durability: Option<String>,
 }
 
 fn split(url: &str) -> Split {
@@ -133,6 +143,7 @@ fn split(url: &str) -> Split {
             Some(("sslmode", value)) => split.ssl_mode = Some(value.to_string()),
             Some(("sslrootcert", value)) => split.root = path(value),
             Some(("passfile", value)) => split.passfile = path(value),
+            Some(("unsafe_durability", value)) => split.unsafe_durability = Some(value.to_string()),
             Some(("pgbouncer", value)) => split.pgbouncer = Some(value.to_string()),
             _ => rest.push(pair),
         }
@@ -245,6 +256,7 @@ mod tests {
         for (url, said) in [
             ("postgres://clinch@localhost:port/clinch", "write postgres://"),
             ("postgres://localhost/clinch?sslmode=sometimes", "write disable, prefer"),
+            ("postgres://localhost/clinch?unsafe_durability=yes", "can only be accept"),
             ("postgres://localhost/clinch?pgbouncer=statement", "write pgbouncer=transaction"),
             ("postgres://localhost/clinch?sslmode=require&sslrootcert=/nowhere.pem", "/nowhere.pem cannot be read"),
         ] {

@@ -19,12 +19,14 @@ pub(super) struct Found {
     pub pepper: [u8; 32],
     /// How durable a commit of this server is.
     pub commit: String,
+    /// Why it may lose what was accepted, if the operator accepts that.
+    pub forgets: Option<String>,
 }
 
 /// `pepper` is used if the store is new.
 pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let client = open(link).await?;
-    let commit = refuse_unfit(&client).await?;
+    let (commit, forgets) = refuse_unfit(&client, link.is_unsafe_accepted).await?;
     client.batch_execute("BEGIN").await.map_err(open_error)?;
     param::ask(&client, "SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map_err(open_error)?;
     // Asked for first: making what is there is refused to who may not make anything, even when there is nothing to make.
@@ -49,7 +51,7 @@ pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let pepper = row.get::<_, &[u8]>(0).try_into();
     let pepper = pepper.map_err(|_| StoreError::Damaged("its pepper does not have 32 bytes".into()))?;
     client.batch_execute("COMMIT").await.map_err(open_error)?;
-    Ok(Found { pepper, commit })
+    Ok(Found { pepper, commit, forgets })
 }
 
 /// A connection of its own, without the deadlines of a verb: a migration takes as long as it takes.
@@ -68,35 +70,37 @@ async fn one(client: &Client, sql: &str, params: Params<'_>) -> Result<Row> {
     rows.pop().ok_or_else(|| StoreError::Damaged("a question that has one answer has none".into()))
 }
 
-/// What is committed must be there after a power cut, and what is read must be what was committed.
-async fn refuse_unfit(client: &Client) -> Result<String> {
+/// What is committed must be there after a power cut, and what is read must be what was committed. Tells how durable a commit
+/// is, and what was wrong with it if that was accepted.
+async fn refuse_unfit(client: &Client, is_unsafe_accepted: bool) -> Result<(String, Option<String>)> {
     let sql = "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('synchronous_commit'),
                       current_setting('server_version_num')::integer";
     let row = one(client, sql, &[]).await?;
     let (in_recovery, fsync, commit, version): (bool, String, String, i32) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
-    let refuse = |why: String| Err(StoreError::Open(why));
     if version < SERVER_VERSION_MIN {
-        return refuse(format!("the server is PostgreSQL {}; 15 or newer is needed", version / 10_000));
+        return Err(StoreError::Open(format!("the server is PostgreSQL {}; 15 or newer is needed", version / 10_000)));
     }
     if in_recovery {
-        return refuse(
+        return Err(StoreError::Open(
             "this server is a read replica; name the primary, or all hosts with target_session_attrs=read-write".into(),
-        );
-    }
-    if fsync != "on" {
-        return refuse(format!(
-            "the server has fsync = {fsync}: a power cut would lose events that were accepted; set fsync = on and restart it"
         ));
     }
-    if commit == "off" {
-        return refuse(
-            "the server has synchronous_commit = off: a crash would lose events that were accepted; set it to on for \
-             this server, database or role"
-                .into(),
-        );
+    let (why, remedy) = if fsync != "on" {
+        (format!("fsync = {fsync}: a power cut loses events that were accepted"), "set fsync = on and restart it")
+    } else if commit == "off" {
+        (
+            "synchronous_commit = off: a crash loses events that were accepted".into(),
+            "set it to on for this server, database or role",
+        )
+    } else {
+        return Ok((commit, None));
+    };
+    if !is_unsafe_accepted {
+        return Err(StoreError::Open(format!("the server has {why}; {remedy}")));
     }
-    Ok(commit)
+    tracing::warn!("THE SERVER HAS {why}; this goes on because the address says unsafe_durability=accept");
+    Ok((commit, Some(format!("the server has {why}"))))
 }
 
 pub(super) async fn is_there(client: &Client) -> Result<bool> {

@@ -47,6 +47,8 @@ use wake::Wake;
 /// Lines for verbs: each family uses one at a time, claims and the rest share what is left.
 const HANDS: usize = 10;
 const EYES: usize = 4;
+/// Who leaves waits this long to be heard.
+const GOODBYE_MAX: Duration = Duration::from_secs(3);
 
 /// Tells the time, from outside.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -90,21 +92,33 @@ enum Fault {
     TooManyNodes,
 }
 
-/// The server's own words, where there are any: the error itself says only that there was one.
+/// The server's own words, where there are any: the error itself says only that there was one. And what to do, where we know.
 fn said(error: &tokio_postgres::Error) -> String {
-    match (error.as_db_error(), std::error::Error::source(error)) {
-        (Some(db), _) if ["26000", "42P05"].contains(&db.code().code()) => {
-            format!(
-                "{} ({}); if this is the address of a PgBouncer in transaction mode, add pgbouncer=transaction to it",
-                db.message(),
-                db.code().code()
-            )
-        }
+    let code = error.as_db_error().map(|db| db.code().code());
+    let words = match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
-    }
+    };
+    let remedy = match code {
+        Some("26000" | "42P05") => {
+            "; if this is the address of a PgBouncer in transaction mode, add pgbouncer=transaction to it"
+        }
+        Some("28P01" | "28000") => REMEDY_PASSWORD,
+        None if words.contains("password missing") => REMEDY_PASSWORD,
+        None if words.contains("UnknownIssuer") => {
+            "; name the file with the certificate of its authority: sslrootcert=FILE"
+        }
+        None if words.contains("not valid for name") => {
+            "; name the host in the address as its certificate does, or give it a certificate for this name"
+        }
+        _ => "",
+    };
+    words + remedy
 }
+
+const REMEDY_PASSWORD: &str =
+    "; the password is taken from the address, or from the password file (passfile=FILE, PGPASSFILE or ~/.pgpass)";
 
 impl Fault {
     fn code(&self) -> Option<&str> {
@@ -155,6 +169,8 @@ struct Shared {
     silence: Duration,
     span: Duration,
     closed: watch::Sender<bool>,
+    /// Whether the others were told that this node goes.
+    gone: watch::Sender<bool>,
     /// The database did not do what it was asked to: whether it would do anything is to be found out.
     doubt: Notify,
     /// The present round of pruning.
@@ -296,6 +312,7 @@ pub struct PostgresStore {
     conclusions: Batcher<Conclusions>,
     settlements: Batcher<Settlements>,
     pepper: [u8; 32],
+    forgets: Option<String>,
 }
 
 impl PostgresStore {
@@ -319,6 +336,7 @@ impl PostgresStore {
             silence: options.silence_max,
             span: options.span,
             closed: watch::Sender::new(false),
+            gone: watch::Sender::new(false),
             doubt: Notify::new(),
             round: Mutex::default(),
             unwell: Mutex::default(),
@@ -348,6 +366,7 @@ impl PostgresStore {
             conclusions: Batcher::start(&shared),
             settlements: Batcher::start(&shared),
             pepper: found.pepper,
+            forgets: found.forgets,
             shared,
         })
     }
@@ -438,6 +457,13 @@ impl Store for PostgresStore {
         Some(lock(&self.shared.node).life(self.shared.silence))
     }
 
+    async fn close(&self) {
+        self.shared.closed.send_replace(true);
+        let mut gone = self.shared.gone.subscribe();
+        // A database that is away is not waited for: the silence will tell.
+        let _ = tokio::time::timeout(GOODBYE_MAX, gone.wait_for(|gone| *gone)).await;
+    }
+
     /// A database that is away comes back: this engine never fails for good.
     async fn failed(&self) -> StoreError {
         std::future::pending().await
@@ -496,6 +522,7 @@ impl Read for PostgresStore {
     fn health(&self) -> Health {
         Health {
             unwell: lock(&self.shared.unwell).clone(),
+            warning: self.forgets.clone(),
             bytes: self.shared.bytes.load(Ordering::Relaxed),
             // The server does not tell how much room its disk has.
             free_bytes: u64::MAX,

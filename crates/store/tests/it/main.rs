@@ -6,4 +6,5 @@ mod pgbouncer;
 mod postgres;
 mod redis;
 mod redis_server;
+mod servers;
 mod sqlite;
