@@ -185,6 +185,7 @@ async fn p5_retention_drops_a_span_whole_and_what_lives_on_in_it_stays() {
     prune(&**world, start + 2 * DAY).await;
 
     // Intake goes on meanwhile.
+    let much_later = start + 10 * DAY;
     let is_over = Arc::new(AtomicBool::new(false));
     let intake = tokio::spawn({
         let (store, is_over) = (world.clone(), is_over.clone());
@@ -192,12 +193,11 @@ async fn p5_retention_drops_a_span_whole_and_what_lives_on_in_it_stays() {
             let mut taken = 0;
             while !is_over.load(Ordering::Relaxed) {
                 taken += 1;
-                accepted(&*store, received(&format!("meanwhile-{taken}"), now())).await;
+                accepted(&*store, received(&format!("meanwhile-{taken}"), much_later)).await;
             }
             taken
         }
     });
-    let much_later = start + 10 * DAY;
     let gone = async {
         while tables(&postgres, &format!("%_{span}")).await > 0 {
             prune(&**world, much_later).await;
