@@ -142,6 +142,8 @@ pub const COMMIT_SECONDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025
 pub struct Health {
     /// Why it cannot write at the moment.
     pub unwell: Option<String>,
+    /// What the operator accepted and should not forget.
+    pub warning: Option<String>,
     pub bytes: u64,
     pub free_bytes: u64,
     pub pending_verbs: usize,

@@ -17,7 +17,8 @@ while read -r command; do
     if (eval "$command") >"$dir/said" 2>&1 </dev/null; then echo ok; else echo failed; fi
 done
 exec >/dev/null 2>&1
-for running in */postmaster.pid; do
+for running in */postmaster.pid */pgbouncer.pid; do
+    [ -e "$running" ] || continue
     server=$(head -n 1 "$running") && kill -QUIT "$server" && while kill -0 "$server"; do sleep 0.05; done
 done
 rm -rf "$dir"
@@ -102,6 +103,11 @@ pub struct Postgres {
 
 impl Postgres {
     pub fn start() -> Postgres {
+        Postgres::start_after(|_| {})
+    }
+
+    /// `prepare` finds the data of the server, before it runs.
+    pub fn start_after(prepare: impl FnOnce(&Postgres)) -> Postgres {
         let server = Postgres { guard: Arc::new(Guard::start()), name: "data", port: free_port() };
         server.guard.does(r#""$BIN/initdb" -D data -U clinch -A trust -E UTF8 --locale=C --no-sync"#);
         server.set("listen_addresses = '127.0.0.1'");
@@ -110,11 +116,17 @@ impl Postgres {
         server.set("autovacuum_naptime = 5");
         server.set("max_wal_size = '512MB'");
         server.set("log_min_messages = error");
+        prepare(&server);
         server.start_again();
         server
     }
 
-    fn set(&self, setting: &str) {
+    /// Runs a line of shell as the user of the server, in the directory that its data is in.
+    pub fn does(&self, command: &str) -> String {
+        self.guard.does(command)
+    }
+
+    pub fn set(&self, setting: &str) {
         self.guard.does(&format!(r#"echo "{setting}" >> {}/postgresql.conf"#, self.name));
     }
 
@@ -152,14 +164,20 @@ impl Postgres {
         ));
     }
 
-    /// Another server that follows this one, and that this one waits for at every commit.
-    pub fn with_synchronous_standby(&self) -> Postgres {
+    /// Another server that follows this one.
+    pub fn with_standby(&self) -> Postgres {
         let standby = Postgres { guard: self.guard.clone(), name: "standby", port: free_port() };
         self.guard.does(&format!(
             r#""$BIN/pg_basebackup" -h 127.0.0.1 -p {} -U clinch -D standby -R -X stream -c fast --no-sync"#,
             self.port
         ));
         standby.start_again();
+        standby
+    }
+
+    /// Another server that follows this one, and that this one waits for at every commit.
+    pub fn with_synchronous_standby(&self) -> Postgres {
+        let standby = self.with_standby();
         // Not before the copy was made: the standby, once it is promoted, has nobody to wait for.
         self.query("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.query("postgres", "SELECT pg_reload_conf()");
@@ -167,6 +185,25 @@ impl Postgres {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         standby
+    }
+
+    /// A PgBouncer in transaction mode in front of it; tells where the socket of port 6432 is.
+    pub fn with_pgbouncer(&self) -> PathBuf {
+        let (directory, port) = (self.guard.directory.display(), self.port);
+        let pooler = self.guard.directory.join("pooler");
+        let settings = format!(
+            r"[databases]\n* = host={directory} port={port}\n[pgbouncer]\npool_mode = transaction\nlisten_addr =\n
+             listen_port = 6432\nunix_socket_dir = {pooler}\nauth_type = trust\nauth_file = {pooler}/users\n
+             logfile = {pooler}/log\npidfile = {pooler}/pgbouncer.pid\nmax_client_conn = 1000\n
+             default_pool_size = 6\nserver_idle_timeout = 2\n",
+            pooler = pooler.display(),
+        );
+        self.does("mkdir pooler");
+        self.does(r#"printf '"clinch" ""\n' > pooler/users"#);
+        self.does(&format!("printf '{settings}' > pooler/pgbouncer.ini"));
+        self.does("PATH=$PATH:/usr/sbin pgbouncer -q -d pooler/pgbouncer.ini");
+        self.does("until [ -S pooler/.s.PGSQL.6432 ]; do sleep 0.05; done");
+        pooler
     }
 
     /// Makes a standby the one that is written to.

@@ -20,10 +20,12 @@ pub async fn alive() -> Json<Value> {
 
 /// Whether new work should be sent here.
 pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
-    let why = if house.stop.is_cancelled() { Some("it is stopping".into()) } else { house.store.health().unwell };
-    match why {
-        None => (StatusCode::OK, Json(json!({ "status": "ready" }))),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "not ready", "why": why }))),
+    let health = house.store.health();
+    let why = if house.stop.is_cancelled() { Some("it is stopping".into()) } else { health.unwell };
+    match (why, health.warning) {
+        (None, None) => (StatusCode::OK, Json(json!({ "status": "ready" }))),
+        (None, Some(warning)) => (StatusCode::OK, Json(json!({ "status": "ready", "warning": warning }))),
+        (Some(why), _) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "not ready", "why": why }))),
     }
 }
 

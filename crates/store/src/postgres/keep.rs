@@ -255,8 +255,12 @@ async fn remove(
     // An id is never given twice, even when its rows are gone and every clock went back.
     let last = jobs.iter().max().copied().unwrap_or(0);
     line.query("UPDATE fact SET value = greatest(value, $1) WHERE name = 'last_id'", &[&last]).await?;
-    // What goes with its span stays until then, and the span says so.
-    let stays = |id: i64| spans.iter().any(|span| span.plan == Plan::Leave && span.holds(id));
+    // What goes with its span stays until then, and the span says so; unless another node dropped it since we looked.
+    let there = line.query("SELECT first FROM span", &[]).await?;
+    let there: Vec<i64> = there.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let is_left = |span: &&Span| span.plan == Plan::Leave && there.contains(&span.first);
+    let left: Vec<&Span> = spans.iter().filter(is_left).collect();
+    let stays = |id: i64| left.iter().any(|span| span.holds(id));
     let leaving: Vec<i64> = jobs.iter().copied().filter(|job| stays(*job)).collect();
     line.query(
         "UPDATE span SET pruned_to = gone.last
@@ -275,6 +279,9 @@ async fn remove(
             events.push(event);
             keys.push(row.try_get(1)?);
         }
+    }
+    if jobs.is_empty() {
+        return Ok(());
     }
     line.query("DELETE FROM attempt WHERE job = ANY($1)", &[&jobs]).await?;
     line.query("DELETE FROM effect WHERE job = ANY($1)", &[&jobs]).await?;

@@ -19,6 +19,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Link {
     config: Config,
     tls: Option<MakeRustlsConnect>,
+    /// Whether it leads to PgBouncer in transaction mode.
+    pub is_pooled: bool,
+    /// Whether the operator knows that this server may forget what was accepted.
+    pub is_unsafe_accepted: bool,
 }
 
 impl Link {
@@ -26,7 +30,7 @@ impl Link {
     /// crossed in clear: only this machine is spoken to without TLS. A certificate is always verified. A password that is
     /// not in the address is looked for in the password file (`passfile`, PGPASSFILE or ~/.pgpass).
     pub fn parse(url: &str) -> Result<Link> {
-        let Split { rest, ssl_mode, root, passfile } = split(url);
+        let Split { rest, ssl_mode, root, passfile, pgbouncer, unsafe_durability } = split(url);
         let mut config = Config::from_str(&rest).map_err(|error| {
             let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             StoreError::Open(format!(
@@ -54,7 +58,23 @@ impl Link {
             config.password(password);
         }
         let tls = if encrypted { Some(tls(root.as_deref())?) } else { None };
-        Ok(Link { config, tls })
+        let is_pooled = match pgbouncer.as_deref() {
+            None => false,
+            Some("transaction") => true,
+            Some(other) => {
+                return Err(StoreError::Open(format!(
+                    "pgbouncer={other} is not known; write pgbouncer=transaction, or nothing for a pooler in session mode"
+                )));
+            }
+        };
+        let is_unsafe_accepted = match unsafe_durability.as_deref() {
+            None => false,
+            Some("accept") => true,
+            Some(_) => {
+                return Err(StoreError::Open("unsafe_durability can only be accept; or leave it out".into()));
+            }
+        };
+        Ok(Link { config, tls, is_pooled, is_unsafe_accepted })
     }
 
     /// A bare connection. The second half must be polled for the first to work.
@@ -110,6 +130,8 @@ struct Split {
     ssl_mode: Option<String>,
     root: Option<String>,
     passfile: Option<String>,
+    pgbouncer: Option<String>,
+    unsafe_durability: Option<String>,
 }
 
 fn split(url: &str) -> Split {
@@ -121,6 +143,8 @@ fn split(url: &str) -> Split {
             Some(("sslmode", value)) => split.ssl_mode = Some(value.to_string()),
             Some(("sslrootcert", value)) => split.root = path(value),
             Some(("passfile", value)) => split.passfile = path(value),
+            Some(("unsafe_durability", value)) => split.unsafe_durability = Some(value.to_string()),
+            Some(("pgbouncer", value)) => split.pgbouncer = Some(value.to_string()),
             _ => rest.push(pair),
         }
     }
@@ -232,6 +256,8 @@ mod tests {
         for (url, said) in [
             ("postgres://clinch@localhost:port/clinch", "write postgres://"),
             ("postgres://localhost/clinch?sslmode=sometimes", "write disable, prefer"),
+            ("postgres://localhost/clinch?unsafe_durability=yes", "can only be accept"),
+            ("postgres://localhost/clinch?pgbouncer=statement", "write pgbouncer=transaction"),
             ("postgres://localhost/clinch?sslmode=require&sslrootcert=/nowhere.pem", "/nowhere.pem cannot be read"),
         ] {
             let why = Link::parse(url).err().expect("refused").to_string();

@@ -3,8 +3,9 @@
 
 use super::Fault;
 use super::link::Link;
+use super::param::{self, Params};
 use crate::{Result, StoreError};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 /// The migrations, in order; the number of the last one is the version of the schema. One that was ever released is never
 /// changed.
@@ -18,14 +19,16 @@ pub(super) struct Found {
     pub pepper: [u8; 32],
     /// How durable a commit of this server is.
     pub commit: String,
+    /// Why it may lose what was accepted, if the operator accepts that.
+    pub forgets: Option<String>,
 }
 
 /// `pepper` is used if the store is new.
 pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let client = open(link).await?;
-    let commit = refuse_unfit(&client).await?;
+    let (commit, forgets) = refuse_unfit(&client, link.is_unsafe_accepted).await?;
     client.batch_execute("BEGIN").await.map_err(open_error)?;
-    client.query("SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map_err(open_error)?;
+    param::ask(&client, "SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map_err(open_error)?;
     // Asked for first: making what is there is refused to who may not make anything, even when there is nothing to make.
     let known = match is_there(&client).await? {
         true => known(&client).await?,
@@ -40,15 +43,15 @@ pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     for (no, migration) in (1i32..).zip(MIGRATIONS).skip(known.len()) {
         client.batch_execute(migration).await.map_err(open_error)?;
         let note = "INSERT INTO migration (no, hash) VALUES ($1, md5($2))";
-        client.execute(note, &[&no, migration]).await.map_err(open_error)?;
+        param::ask(&client, note, &[&no, migration]).await.map_err(open_error)?;
     }
     let keep = "INSERT INTO secret (name, value) VALUES ('pepper', $1) ON CONFLICT DO NOTHING";
-    client.execute(keep, &[&&pepper[..]]).await.map_err(open_error)?;
-    let row = client.query_one("SELECT value FROM secret WHERE name = 'pepper'", &[]).await.map_err(open_error)?;
+    param::ask(&client, keep, &[&&pepper[..]]).await.map_err(open_error)?;
+    let row = one(&client, "SELECT value FROM secret WHERE name = 'pepper'", &[]).await?;
     let pepper = row.get::<_, &[u8]>(0).try_into();
     let pepper = pepper.map_err(|_| StoreError::Damaged("its pepper does not have 32 bytes".into()))?;
     client.batch_execute("COMMIT").await.map_err(open_error)?;
-    Ok(Found { pepper, commit })
+    Ok(Found { pepper, commit, forgets })
 }
 
 /// A connection of its own, without the deadlines of a verb: a migration takes as long as it takes.
@@ -62,45 +65,52 @@ pub(super) fn open_error(error: tokio_postgres::Error) -> StoreError {
     StoreError::Open(Fault::from(error).to_string())
 }
 
-/// What is committed must be there after a power cut, and what is read must be what was committed.
-async fn refuse_unfit(client: &Client) -> Result<String> {
+async fn one(client: &Client, sql: &str, params: Params<'_>) -> Result<Row> {
+    let mut rows = param::ask(client, sql, params).await.map_err(open_error)?;
+    rows.pop().ok_or_else(|| StoreError::Damaged("a question that has one answer has none".into()))
+}
+
+/// What is committed must be there after a power cut, and what is read must be what was committed. Tells how durable a commit
+/// is, and what was wrong with it if that was accepted.
+async fn refuse_unfit(client: &Client, is_unsafe_accepted: bool) -> Result<(String, Option<String>)> {
     let sql = "SELECT pg_is_in_recovery(), current_setting('fsync'), current_setting('synchronous_commit'),
                       current_setting('server_version_num')::integer";
-    let row = client.query_one(sql, &[]).await.map_err(open_error)?;
+    let row = one(client, sql, &[]).await?;
     let (in_recovery, fsync, commit, version): (bool, String, String, i32) =
         (row.get(0), row.get(1), row.get(2), row.get(3));
-    let refuse = |why: String| Err(StoreError::Open(why));
     if version < SERVER_VERSION_MIN {
-        return refuse(format!("the server is PostgreSQL {}; 15 or newer is needed", version / 10_000));
+        return Err(StoreError::Open(format!("the server is PostgreSQL {}; 15 or newer is needed", version / 10_000)));
     }
     if in_recovery {
-        return refuse(
+        return Err(StoreError::Open(
             "this server is a read replica; name the primary, or all hosts with target_session_attrs=read-write".into(),
-        );
-    }
-    if fsync != "on" {
-        return refuse(format!(
-            "the server has fsync = {fsync}: a power cut would lose events that were accepted; set fsync = on and restart it"
         ));
     }
-    if commit == "off" {
-        return refuse(
-            "the server has synchronous_commit = off: a crash would lose events that were accepted; set it to on for \
-             this server, database or role"
-                .into(),
-        );
+    let (why, remedy) = if fsync != "on" {
+        (format!("fsync = {fsync}: a power cut loses events that were accepted"), "set fsync = on and restart it")
+    } else if commit == "off" {
+        (
+            "synchronous_commit = off: a crash loses events that were accepted".into(),
+            "set it to on for this server, database or role",
+        )
+    } else {
+        return Ok((commit, None));
+    };
+    if !is_unsafe_accepted {
+        return Err(StoreError::Open(format!("the server has {why}; {remedy}")));
     }
-    Ok(commit)
+    tracing::warn!("THE SERVER HAS {why}; this goes on because the address says unsafe_durability=accept");
+    Ok((commit, Some(format!("the server has {why}"))))
 }
 
 pub(super) async fn is_there(client: &Client) -> Result<bool> {
-    let row = client.query_one("SELECT to_regclass('migration') IS NOT NULL", &[]).await.map_err(open_error)?;
+    let row = one(client, "SELECT to_regclass('migration') IS NOT NULL", &[]).await?;
     Ok(row.get(0))
 }
 
 /// The hashes of the migrations that were made, in order.
 pub(super) async fn known(client: &Client) -> Result<Vec<String>> {
-    let rows = client.query("SELECT hash FROM migration ORDER BY no", &[]).await.map_err(open_error)?;
+    let rows = param::ask(client, "SELECT hash FROM migration ORDER BY no", &[]).await.map_err(open_error)?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
@@ -113,7 +123,7 @@ pub(super) async fn refuse_other(client: &Client, known: &[String]) -> Result<()
         )));
     }
     for (no, (hash, migration)) in (1..).zip(known.iter().zip(MIGRATIONS)) {
-        let row = client.query_one("SELECT md5($1)", &[migration]).await.map_err(open_error)?;
+        let row = one(client, "SELECT md5($1)", &[migration]).await?;
         if row.get::<_, &str>(0) != hash {
             return Err(StoreError::Open(format!(
                 "its schema {no} is not the one that this clinch knows; use the version that made it"

@@ -14,6 +14,7 @@ mod ledger;
 mod link;
 mod migrate;
 mod node;
+mod param;
 mod pool;
 mod read;
 mod revive;
@@ -49,6 +50,8 @@ use wake::Wake;
 /// Lines for verbs: each family uses one at a time, claims and the rest share what is left.
 const HANDS: usize = 10;
 const EYES: usize = 4;
+/// Who leaves waits this long to be heard.
+const GOODBYE_MAX: Duration = Duration::from_secs(3);
 
 /// Tells the time, from outside.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -62,11 +65,18 @@ pub struct Options {
     pub silence_max: Duration,
     /// Events and keys are kept in partitions of about this length, and go with them.
     pub span: Duration,
+    /// No statement takes longer, and nobody waits longer for a line.
+    pub deadline: Duration,
 }
 
 impl Options {
     pub fn new(clock: Clock) -> Options {
-        Options { clock, silence_max: Duration::from_secs(10), span: Duration::from_secs(86_400) }
+        Options {
+            clock,
+            silence_max: Duration::from_secs(10),
+            span: Duration::from_secs(86_400),
+            deadline: Duration::from_secs(10),
+        }
     }
 }
 
@@ -85,14 +95,33 @@ enum Fault {
     TooManyNodes,
 }
 
-/// The server's own words, where there are any: the error itself says only that there was one.
+/// The server's own words, where there are any: the error itself says only that there was one. And what to do, where we know.
 fn said(error: &tokio_postgres::Error) -> String {
-    match (error.as_db_error(), std::error::Error::source(error)) {
+    let code = error.as_db_error().map(|db| db.code().code());
+    let words = match (error.as_db_error(), std::error::Error::source(error)) {
         (Some(db), _) => format!("{} ({})", db.message(), db.code().code()),
         (None, Some(source)) => format!("{error}: {source}"),
         (None, None) => error.to_string(),
-    }
+    };
+    let remedy = match code {
+        Some("26000" | "42P05") => {
+            "; if this is the address of a PgBouncer in transaction mode, add pgbouncer=transaction to it"
+        }
+        Some("28P01" | "28000") => REMEDY_PASSWORD,
+        None if words.contains("password missing") => REMEDY_PASSWORD,
+        None if words.contains("UnknownIssuer") => {
+            "; name the file with the certificate of its authority: sslrootcert=FILE"
+        }
+        None if words.contains("not valid for name") => {
+            "; name the host in the address as its certificate does, or give it a certificate for this name"
+        }
+        _ => "",
+    };
+    words + remedy
 }
+
+const REMEDY_PASSWORD: &str =
+    "; the password is taken from the address, or from the password file (passfile=FILE, PGPASSFILE or ~/.pgpass)";
 
 impl Fault {
     fn code(&self) -> Option<&str> {
@@ -144,6 +173,8 @@ struct Shared {
     silence: Duration,
     span: Duration,
     closed: watch::Sender<bool>,
+    /// Whether the others were told that this node goes.
+    gone: watch::Sender<bool>,
     /// The database did not do what it was asked to: whether it would do anything is to be found out.
     doubt: Notify,
     /// The present round of pruning.
@@ -286,6 +317,7 @@ pub struct PostgresStore {
     conclusions: Batcher<Conclusions>,
     settlements: Batcher<Settlements>,
     pepper: [u8; 32],
+    forgets: Option<String>,
 }
 
 impl PostgresStore {
@@ -293,9 +325,9 @@ impl PostgresStore {
     pub async fn open(url: &str, pepper: [u8; 32], options: Options) -> Result<PostgresStore> {
         let link = Link::parse(url)?;
         let found = migrate::migrate(&link, pepper).await?;
-        let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit);
-        let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit);
-        let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit);
+        let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit, options.deadline);
+        let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit, options.deadline);
+        let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit, options.deadline);
         let open_error = |fault: Fault| StoreError::Open(fault.to_string());
         let node = node::register(&heart, options.silence_max).await.map_err(open_error)?;
         let shared = Arc::new(Shared {
@@ -310,6 +342,7 @@ impl PostgresStore {
             silence: options.silence_max,
             span: options.span,
             closed: watch::Sender::new(false),
+            gone: watch::Sender::new(false),
             doubt: Notify::new(),
             round: Mutex::default(),
             unwell: Mutex::default(),
@@ -331,13 +364,16 @@ impl PostgresStore {
         tokio::spawn(node::live(shared.clone()));
         tokio::spawn(node::mind_others(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
-        tokio::spawn(wake::listen(shared.clone()));
+        if !shared.link.is_pooled {
+            tokio::spawn(wake::listen(shared.clone()));
+        }
         Ok(PostgresStore {
             accepts: Batcher::start(&shared),
             intents: Batcher::start(&shared),
             conclusions: Batcher::start(&shared),
             settlements: Batcher::start(&shared),
             pepper: found.pepper,
+            forgets: found.forgets,
             shared,
         })
     }
@@ -412,7 +448,12 @@ impl Store for PostgresStore {
 
     async fn work(&self, queue: &str) {
         let wake = self.shared.wake.wake_of(queue);
-        wake.notified().await;
+        if !self.shared.link.is_pooled {
+            return wake.notified().await;
+        }
+        // Nobody is heard behind a pooler: who waits for others must look.
+        let pause = self.shared.wake.look_pause(lock(&self.shared.node).boot);
+        tokio::select! { () = wake.notified() => {}, () = tokio::time::sleep(pause) => {} }
     }
 
     fn next_due(&self, queue: &str) -> Option<Timestamp> {
@@ -421,6 +462,13 @@ impl Store for PostgresStore {
 
     fn life(&self) -> Option<Term> {
         Some(lock(&self.shared.node).life(self.shared.silence))
+    }
+
+    async fn close(&self) {
+        self.shared.closed.send_replace(true);
+        let mut gone = self.shared.gone.subscribe();
+        // A database that is away is not waited for: the silence will tell.
+        let _ = tokio::time::timeout(GOODBYE_MAX, gone.wait_for(|gone| *gone)).await;
     }
 
     /// A database that is away comes back: this engine never fails for good.
@@ -481,6 +529,7 @@ impl Read for PostgresStore {
     fn health(&self) -> Health {
         Health {
             unwell: lock(&self.shared.unwell).clone(),
+            warning: self.forgets.clone(),
             bytes: self.shared.bytes.load(Ordering::Relaxed),
             // The server does not tell how much room its disk has.
             free_bytes: u64::MAX,

@@ -208,6 +208,7 @@ pub(super) async fn live(shared: Arc<Shared>) {
     if let Err(fault) = goodbye(&shared).await {
         tracing::debug!("left without a goodbye: {fault}");
     }
+    shared.gone.send_replace(true);
 }
 
 enum Rest {

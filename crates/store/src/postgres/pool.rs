@@ -1,21 +1,20 @@
 //! Lines to the database: a few, each used by one verb at a time, made when needed, and cut at the first doubt.
+//!
+//! A line may lead to a server or to PgBouncer in transaction mode. There a session lasts for one transaction: statements have
+//! no names, settings are made in each transaction, and a statement of its own is sent with a `BEGIN` and a `COMMIT` around
+//! it, in one go.
 
 use super::Fault;
 use super::link::Link;
+use super::param::{self, Params};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 
-/// The server gives up on a statement after this time, and we a little later.
-const STATEMENT_MAX: Duration = Duration::from_secs(10);
-const ANSWER_MAX: Duration = Duration::from_secs(12);
-/// Who waits longer than this for a line gets none.
-const LINE_WAIT_MAX: Duration = Duration::from_secs(10);
-
-pub(super) type Params<'a> = &'a [&'a (dyn ToSql + Sync)];
+/// The server is given this long to say that it gave up; then we do.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What a line is for.
 #[derive(Clone, Copy)]
@@ -28,7 +27,9 @@ pub(super) enum Use {
 
 pub(super) struct Pool {
     link: Link,
-    settings: String,
+    /// A statement is given up after this time, and so is the wait for a line.
+    deadline: Duration,
+    settings: Vec<(&'static str, String)>,
     idle: Mutex<Vec<Session>>,
     places: Arc<Semaphore>,
 }
@@ -40,25 +41,29 @@ struct Session {
 
 impl Pool {
     /// `commit` is the level of durability that the server was found with: it stays, whatever is changed meanwhile.
-    pub fn new(link: Link, usage: Use, places: usize, commit: &str) -> Arc<Pool> {
-        let planner = match usage {
-            Use::Verbs => {
-                "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_bitmapscan = off;
-                 SET enable_hashjoin = off; SET enable_mergejoin = off;"
-            }
-            Use::Questions => "SET default_transaction_read_only = on;",
+    pub fn new(link: Link, usage: Use, places: usize, commit: &str, deadline: Duration) -> Arc<Pool> {
+        let planner: &[(&str, &str)] = match usage {
+            Use::Verbs => &[
+                ("plan_cache_mode", "force_generic_plan"),
+                ("enable_seqscan", "off"),
+                ("enable_bitmapscan", "off"),
+                ("enable_hashjoin", "off"),
+                ("enable_mergejoin", "off"),
+            ],
+            Use::Questions => &[("default_transaction_read_only", "on")],
         };
-        let settings = format!(
-            "SET synchronous_commit = {commit}; SET statement_timeout = {}; SET jit = off;
-             SET idle_in_transaction_session_timeout = {}; {planner}",
-            STATEMENT_MAX.as_millis(),
-            2 * STATEMENT_MAX.as_millis(),
-        );
-        Arc::new(Pool { link, settings, idle: Mutex::default(), places: Arc::new(Semaphore::new(places)) })
+        let mut settings = vec![
+            ("synchronous_commit", commit.to_string()),
+            ("statement_timeout", deadline.as_millis().to_string()),
+            ("idle_in_transaction_session_timeout", (2 * deadline).as_millis().to_string()),
+            ("jit", "off".to_string()),
+        ];
+        settings.extend(planner.iter().map(|(name, value)| (*name, (*value).to_string())));
+        Arc::new(Pool { link, deadline, settings, idle: Mutex::default(), places: Arc::new(Semaphore::new(places)) })
     }
 
     pub async fn line(self: &Arc<Pool>) -> Result<Line, Fault> {
-        let waiting = tokio::time::timeout(LINE_WAIT_MAX, self.places.clone().acquire_owned());
+        let waiting = tokio::time::timeout(self.deadline, self.places.clone().acquire_owned());
         let place = waiting.await.map_err(|_| Fault::Busy)?.expect("the places are never closed");
         let idle = {
             let mut idle = self.idle.lock().expect("nobody panics while holding the lines");
@@ -75,9 +80,24 @@ impl Pool {
     async fn open(&self) -> Result<Session, Fault> {
         let (client, driver) = self.link.connect().await?;
         tokio::spawn(driver.run());
-        let setting = client.batch_execute(&self.settings);
-        tokio::time::timeout(ANSWER_MAX, setting).await.map_err(|_| Fault::Silent)??;
+        if !self.link.is_pooled {
+            self.answered(client.batch_execute(&self.set("SET"))).await?;
+        }
         Ok(Session { client, statements: HashMap::new() })
+    }
+
+    fn set(&self, verb: &str) -> String {
+        let settings = self.settings.iter().map(|(name, value)| format!("{verb} {name} = {value}"));
+        settings.collect::<Vec<_>>().join("; ")
+    }
+
+    /// How a transaction begins.
+    fn begin(&self, begin: &str) -> String {
+        if self.link.is_pooled { format!("{begin}; {}", self.set("SET LOCAL")) } else { begin.to_string() }
+    }
+
+    async fn answered<T>(&self, asking: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
+        Ok(tokio::time::timeout(self.deadline + LAST_WORDS, asking).await.map_err(|_| Fault::Silent)??)
     }
 
     /// One question, one answer.
@@ -104,12 +124,16 @@ pub(super) struct Line {
 
 impl Line {
     pub async fn query(&mut self, sql: &str, params: Params<'_>) -> Result<Vec<Row>, Fault> {
-        let (session, before) = self.doubt();
-        let rows = answered(async {
-            let statement = session.statement(sql).await?;
-            session.client.query(&statement, params).await
-        });
-        let rows = rows.await?;
+        let (pool, session, before) = self.doubt();
+        let rows = async {
+            if pool.link.is_pooled {
+                let asking = param::ask(&session.client, sql, params);
+                return pool.in_transaction(before, &session.client, asking).await;
+            }
+            let statement = session.statement(sql, params).await?;
+            session.client.query(&statement, &param::values(params)).await
+        };
+        let rows = pool.answered(rows).await?;
         self.state = before;
         Ok(rows)
     }
@@ -120,35 +144,47 @@ impl Line {
         (first, first_params): (&str, Params<'_>),
         (second, second_params): (&str, Params<'_>),
     ) -> Result<(Vec<Row>, Vec<Row>), Fault> {
-        let (session, before) = self.doubt();
-        let rows = answered(async {
-            let first = session.statement(first).await?;
-            let second = session.statement(second).await?;
+        let (pool, session, before) = self.doubt();
+        let rows = async {
+            if pool.link.is_pooled {
+                let client = &session.client;
+                let both = async {
+                    tokio::try_join!(
+                        biased;
+                        param::ask(client, first, first_params),
+                        param::ask(client, second, second_params)
+                    )
+                };
+                return pool.in_transaction(before, client, both).await;
+            }
+            let first = session.statement(first, first_params).await?;
+            let second = session.statement(second, second_params).await?;
+            let (first_params, second_params) = (param::values(first_params), param::values(second_params));
             let client = &session.client;
-            tokio::try_join!(client.query(&first, first_params), client.query(&second, second_params))
-        });
-        let rows = rows.await?;
+            tokio::try_join!(biased; client.query(&first, &first_params), client.query(&second, &second_params))
+        };
+        let rows = pool.answered(rows).await?;
         self.state = before;
         Ok(rows)
     }
 
     /// Statements without parameters or answers.
     pub async fn run(&mut self, sql: &str) -> Result<(), Fault> {
-        let (session, before) = self.doubt();
-        answered(session.client.batch_execute(sql)).await?;
+        let (pool, session, before) = self.doubt();
+        pool.answered(session.client.batch_execute(sql)).await?;
         self.state = before;
         Ok(())
     }
 
     pub async fn begin(&mut self) -> Result<(), Fault> {
-        self.run("BEGIN").await?;
+        self.run(&self.pool.begin("BEGIN")).await?;
         self.state = State::InTransaction;
         Ok(())
     }
 
     /// All that is read until the commit is of one moment.
     pub async fn begin_reading(&mut self) -> Result<(), Fault> {
-        self.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
+        self.run(&self.pool.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await?;
         self.state = State::InTransaction;
         Ok(())
     }
@@ -160,22 +196,37 @@ impl Line {
     }
 
     /// From here until the answer is there, nobody knows what is going on.
-    fn doubt(&mut self) -> (&mut Session, State) {
+    fn doubt(&mut self) -> (&Pool, &mut Session, State) {
         let before = std::mem::replace(&mut self.state, State::Doubtful);
-        (self.session.as_mut().expect("a line has its session until it is dropped"), before)
+        (&self.pool, self.session.as_mut().expect("a line has its session until it is dropped"), before)
     }
 }
 
-async fn answered<T>(asking: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Fault> {
-    Ok(tokio::time::timeout(ANSWER_MAX, asking).await.map_err(|_| Fault::Silent)??)
+impl Pool {
+    /// What is asked outside of a transaction gets one of its own. All three are on their way before the first is answered; if
+    /// the second fails, the commit changes nothing.
+    async fn in_transaction<T>(
+        &self,
+        state: State,
+        client: &Client,
+        asking: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, tokio_postgres::Error> {
+        if state == State::InTransaction {
+            return asking.await;
+        }
+        let begin = self.begin("BEGIN");
+        let (begin, commit) = (client.batch_execute(&begin), client.batch_execute("COMMIT"));
+        let (_, answer, _) = tokio::try_join!(biased; begin, asking, commit)?;
+        Ok(answer)
+    }
 }
 
 impl Session {
-    async fn statement(&mut self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+    async fn statement(&mut self, sql: &str, params: Params<'_>) -> Result<Statement, tokio_postgres::Error> {
         if let Some(statement) = self.statements.get(sql) {
             return Ok(statement.clone());
         }
-        let statement = self.client.prepare(sql).await?;
+        let statement = self.client.prepare_typed(sql, &param::types(params)).await?;
         self.statements.insert(sql.into(), statement.clone());
         Ok(statement)
     }

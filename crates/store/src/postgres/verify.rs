@@ -2,11 +2,12 @@
 
 use super::link::Link;
 use super::migrate;
+use super::param::{self, Params};
 use crate::verify::Report;
 use crate::{Result, StoreError};
 use clinch_core::id::JobId;
 use clinch_core::time::Timestamp;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 /// Only reads; any number of nodes may be at work meanwhile.
 pub async fn verify(url: &str, now: Timestamp) -> Result<Report> {
@@ -19,19 +20,24 @@ pub async fn verify(url: &str, now: Timestamp) -> Result<Report> {
 }
 
 async fn number(client: &Client, sql: &str) -> std::result::Result<i64, tokio_postgres::Error> {
-    client.query_one(sql, &[]).await?.try_get(0)
+    one(client, sql, &[]).await?.try_get(0)
+}
+
+/// A question that counts always has one answer.
+async fn one(client: &Client, sql: &str, params: Params<'_>) -> std::result::Result<Row, tokio_postgres::Error> {
+    Ok(param::ask(client, sql, params).await?.pop().expect("a count has one row"))
 }
 
 async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, tokio_postgres::Error> {
     // One snapshot: all figures are of one moment.
     client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off").await?;
-    let tally = client
-        .query_one(
-            "SELECT coalesce(sum(accepted), 0)::bigint, coalesce(sum(created), 0)::bigint,
+    let tally = one(
+        client,
+        "SELECT coalesce(sum(accepted), 0)::bigint, coalesce(sum(created), 0)::bigint,
                     coalesce(sum(expired), 0)::bigint, coalesce(sum(events_expired), 0)::bigint FROM tally",
-            &[],
-        )
-        .await?;
+        &[],
+    )
+    .await?;
     let [accepted, created, expired, events_expired] = [0, 1, 2, 3].map(|column| tally.get::<_, i64>(column));
     let mut report = Report { accepted: created, events: accepted, ..Report::default() };
     let states = [
@@ -63,31 +69,31 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
         report.problems.push(format!("{} events were accepted, but {events} are accounted for", report.events));
     }
     for (rule, sql) in RULES {
-        let broken = client.query(&format!("{sql} LIMIT 1"), &[]).await?;
+        let broken = param::ask(client, &format!("{sql} LIMIT 1"), &[]).await?;
         if let Some(first) = broken.first() {
             let job = JobId::from_number(first.try_get::<_, i64>(0)?.cast_unsigned());
             report.problems.push(format!("{rule}, such as {job}"));
         }
     }
-    let twice = client
-        .query_one(
-            "SELECT count(*) FROM (SELECT 1 FROM event WHERE key IS NOT NULL AND expires_at > $1
+    let twice = one(
+        client,
+        "SELECT count(*) FROM (SELECT 1 FROM event WHERE key IS NOT NULL AND expires_at > $1
                                    GROUP BY key HAVING count(*) > 1) AS twice",
-            &[&now.as_micros()],
-        )
-        .await?
-        .try_get::<_, i64>(0)?;
+        &[&now.as_micros()],
+    )
+    .await?
+    .try_get::<_, i64>(0)?;
     if twice > 0 {
         report.problems.push(format!("{twice} keys are held by more than one event"));
     }
-    let unheld = client
-        .query_one(
-            "SELECT count(*) FROM event WHERE key IS NOT NULL AND expires_at > $1
+    let unheld = one(
+        client,
+        "SELECT count(*) FROM event WHERE key IS NOT NULL AND expires_at > $1
              AND NOT EXISTS (SELECT 1 FROM dedup WHERE dedup.key = event.key AND dedup.event = event.id)",
-            &[&now.as_micros()],
-        )
-        .await?
-        .try_get::<_, i64>(0)?;
+        &[&now.as_micros()],
+    )
+    .await?
+    .try_get::<_, i64>(0)?;
     if unheld > 0 {
         report.problems.push(format!("{unheld} keys are not held by the event that they were accepted with"));
     }

@@ -5,6 +5,7 @@ use super::node::jittered;
 use super::{Fault, Shared, lock};
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
@@ -15,6 +16,9 @@ const CHANNEL: &str = "clinch_work";
 const SPEAK_EVERY: Duration = Duration::from_millis(100);
 const RECONNECT_MIN: Duration = Duration::from_millis(200);
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// Where nobody can be heard, a queue is looked into after a pause between these two.
+const LOOK_MIN: Duration = Duration::from_millis(250);
+const LOOK_MAX: Duration = Duration::from_millis(500);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -23,6 +27,7 @@ pub(super) struct Wake {
     /// What the others have not been told yet.
     untold: Mutex<BTreeSet<Arc<str>>>,
     news: Notify,
+    looks: AtomicU32,
 }
 
 #[derive(Default)]
@@ -59,6 +64,11 @@ impl Wake {
     /// As far as this node knows.
     pub fn next_due(&self, queue: &str) -> Option<Timestamp> {
         lock(&self.queues).get(queue)?.due
+    }
+
+    /// How long to wait before a look that nobody asked for: another time for each node and look.
+    pub fn look_pause(&self, boot: i64) -> Duration {
+        jittered(boot, self.looks.fetch_add(1, Ordering::Relaxed), LOOK_MIN, LOOK_MAX)
     }
 
     /// A job became ready here: whoever waits for it, on whatever node, may come.

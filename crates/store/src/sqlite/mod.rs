@@ -475,6 +475,7 @@ impl Read for SqliteStore {
         let free = rustix::fs::statvfs(&self.path).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
         Health {
             unwell: self.shared.unwell(),
+            warning: None,
             bytes: size(self.path.clone()) + size(self.path.with_extension("db-wal")),
             free_bytes: free,
             pending_verbs: self.shared.pending(),

@@ -2,7 +2,9 @@
 
 mod laws;
 mod partitions;
+mod pgbouncer;
 mod postgres;
 mod redis;
 mod redis_server;
+mod servers;
 mod sqlite;

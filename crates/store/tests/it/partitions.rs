@@ -7,7 +7,7 @@ use clinch_core::effect::Idempotency;
 use clinch_core::id::EventId;
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::PostgresStore;
-use clinch_store::{Acceptance, Accepted, Dedup, NewEvent, Retention, Store};
+use clinch_store::{Acceptance, Accepted, ClaimAsk, Dedup, Held, NewEvent, Retention, Store};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,7 +48,7 @@ async fn tables(postgres: &Postgres, like: &str) -> i64 {
     postgres.count(&format!("SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE '{like}'")).await
 }
 
-/// The tables of the span that this event is in.
+/// How the names of the tables end that this event and its history are in.
 async fn span_of(postgres: &Postgres, event: EventId) -> String {
     let sql = format!("SELECT first FROM span WHERE first <= {0} AND {0} < next", event.number());
     postgres.count(&sql).await.to_string()
@@ -187,6 +187,7 @@ async fn p5_retention_drops_a_span_whole_and_what_lives_on_in_it_stays() {
     prune(&**world, start + 2 * DAY).await;
 
     // Intake goes on meanwhile.
+    let much_later = start + 10 * DAY;
     let is_over = Arc::new(AtomicBool::new(false));
     let intake = tokio::spawn({
         let (store, is_over) = (world.clone(), is_over.clone());
@@ -194,12 +195,11 @@ async fn p5_retention_drops_a_span_whole_and_what_lives_on_in_it_stays() {
             let mut taken = 0;
             while !is_over.load(Ordering::Relaxed) {
                 taken += 1;
-                accepted(&*store, received(&format!("meanwhile-{taken}"), now())).await;
+                accepted(&*store, received(&format!("meanwhile-{taken}"), much_later)).await;
             }
             taken
         }
     });
-    let much_later = start + 10 * DAY;
     let gone = async {
         while tables(&postgres, &format!("%_{span}")).await > 0 {
             prune(&**world, much_later).await;
@@ -223,6 +223,32 @@ async fn p5_retention_drops_a_span_whole_and_what_lives_on_in_it_stays() {
     prune(&**world, start + 60 * DAY).await;
     assert!(world.job(dead.job).await.expect("read").is_none());
     world.adds_up_at(start + 60 * DAY).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p5_what_was_moved_out_of_a_span_leaves_nothing_behind_however_many_prune() {
+    let postgres = Postgres::new().await;
+    let (one, other) = (postgres.node().await, postgres.node().await);
+    let start = now();
+    let accepted_first = accepted(&*one, received("k", start)).await;
+    let span = span_of(&postgres, accepted_first.event).await;
+    prune(&*one, start + 2 * DAY).await;
+    // The first has begun a round and knows the span; the second drops it, with a job moved that is not over.
+    let retention = Retention { default: RETENTION, ..Retention::default() };
+    let much_later = start + 10 * DAY;
+    accepted(&*one, NewEvent { dedup: None, ..received("another", start) }).await;
+    let begun = one.prune(much_later - 5 * DAY, retention.clone(), 1).await.expect("pruned");
+    assert!(!begun.finished);
+    prune(&*other, much_later).await;
+    assert_eq!(tables(&postgres, &format!("%_{span}")).await, 0);
+    let ask = ClaimAsk { queue: "work".into(), most: 9, now: much_later, until: much_later + LEASE };
+    for claim in one.claim(ask).await.expect("claimed") {
+        assert_eq!(one.settle(claim.lease, finished(start)).await.expect("settled"), Held::Held);
+    }
+    while !one.prune(much_later, retention.clone(), 1).await.expect("pruned").finished {}
+    prune(&*one, much_later).await;
+    assert_eq!(postgres.count("SELECT count(*) FROM event").await, 0);
+    assert_eq!(postgres.verify(much_later).await.problems, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -26,7 +26,7 @@ laws::every_law!(crate::postgres::world);
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The server of all tests here.
-fn cluster() -> &'static clinch_testbed::Postgres {
+pub fn cluster() -> &'static clinch_testbed::Postgres {
     static CLUSTER: OnceLock<clinch_testbed::Postgres> = OnceLock::new();
     CLUSTER.get_or_init(clinch_testbed::Postgres::start)
 }
@@ -35,6 +35,8 @@ fn cluster() -> &'static clinch_testbed::Postgres {
 #[derive(Clone)]
 pub struct Postgres {
     pub name: Arc<str>,
+    /// Through PgBouncer in transaction mode, and not directly.
+    pub is_pooled: bool,
 }
 
 impl Postgres {
@@ -42,11 +44,11 @@ impl Postgres {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("world_{}", MADE.fetch_add(1, Ordering::Relaxed));
         client("postgres").await.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("made");
-        Postgres { name: name.into() }
+        Postgres { name: name.into(), is_pooled: false }
     }
 
     pub fn url(&self) -> String {
-        url(&self.name)
+        if self.is_pooled { crate::pgbouncer::url(&self.name) } else { url(&self.name) }
     }
 
     /// The database itself, behind the back of the store.
@@ -71,7 +73,7 @@ impl Postgres {
 
     /// What is committed at this moment, in another database.
     async fn copied(&self) -> Postgres {
-        let copy = Postgres::new().await;
+        let copy = Postgres { is_pooled: self.is_pooled, ..Postgres::new().await };
         let (from, to) = (self.name.clone(), copy.name.clone());
         tokio::task::spawn_blocking(move || cluster().copy(&from, &to)).await.expect("copied");
         copy
