@@ -292,6 +292,10 @@ impl App {
         };
         if tokio::time::timeout(LET_GO, alone).await.is_err() {
             tracing::warn!("the store is still in use; it closes when the last job under way ends");
+            return;
+        }
+        if tokio::time::timeout(LET_GO, self.house.store.close()).await.is_err() {
+            tracing::warn!("the store could not be told that this node leaves; it will be found out");
         }
     }
 }

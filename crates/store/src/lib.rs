@@ -294,6 +294,8 @@ pub trait Store: Read {
     fn next_due(&self, queue: &str) -> Option<Timestamp>;
     /// How long this node surely counts as alive. `None`: there is nobody who could take it for dead.
     fn life(&self) -> Option<Term>;
+    /// Leaves in good order: nobody need wait to find out that this node is gone. Nothing is asked of the store afterwards.
+    async fn close(&self);
     /// Resolves when the store has failed for good and the process must end.
     async fn failed(&self) -> StoreError;
 }

@@ -43,6 +43,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use turns::Rota;
 use wake::Wake;
 
@@ -146,6 +147,8 @@ struct Shared {
     closed: watch::Sender<bool>,
     /// The database did not do what it was asked to: whether it would do anything is to be found out.
     doubt: Notify,
+    /// Claims that may have been made without their answer being heard.
+    unheard: Mutex<Vec<node::Unheard>>,
     /// The present round of pruning.
     round: Mutex<keep::Round>,
     unwell: Mutex<Option<String>>,
@@ -286,6 +289,8 @@ pub struct PostgresStore {
     conclusions: Batcher<Conclusions>,
     settlements: Batcher<Settlements>,
     pepper: [u8; 32],
+    /// Ends with a goodbye.
+    heartbeat: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl PostgresStore {
@@ -311,6 +316,7 @@ impl PostgresStore {
             span: options.span,
             closed: watch::Sender::new(false),
             doubt: Notify::new(),
+            unheard: Mutex::default(),
             round: Mutex::default(),
             unwell: Mutex::default(),
             is_full: AtomicBool::new(false),
@@ -328,7 +334,7 @@ impl PostgresStore {
         node::measure(&shared).await.map_err(open_error)?;
         node::learn(&shared).await.map_err(open_error)?;
         keep::prepare(&shared).await;
-        tokio::spawn(node::live(shared.clone()));
+        let heartbeat = tokio::spawn(node::live(shared.clone()));
         tokio::spawn(node::mind_others(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
         tokio::spawn(wake::listen(shared.clone()));
@@ -338,6 +344,7 @@ impl PostgresStore {
             conclusions: Batcher::start(&shared),
             settlements: Batcher::start(&shared),
             pepper: found.pepper,
+            heartbeat: Mutex::new(Some(heartbeat)),
             shared,
         })
     }
@@ -421,6 +428,15 @@ impl Store for PostgresStore {
 
     fn life(&self) -> Option<Term> {
         Some(lock(&self.shared.node).life(self.shared.silence))
+    }
+
+    async fn close(&self) {
+        self.shared.closed.send_replace(true);
+        let heartbeat = lock(&self.heartbeat).take();
+        if let Some(heartbeat) = heartbeat {
+            // It has ended by itself or not at all: there is nothing to do about it.
+            let _ = heartbeat.await;
+        }
     }
 
     /// A database that is away comes back: this engine never fails for good.
