@@ -138,6 +138,42 @@ async fn f38_backends_that_are_ended_twenty_times_a_second_lose_and_repeat_nothi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f41_a_node_for_whom_the_database_has_no_connection_left_says_so_and_comes_back_by_itself() {
+    let postgres = postgres();
+    let nodes = Nodes::on(&postgres, &[ONCE]).await;
+    let node = nodes.start().await;
+    let provider = Provider::new(ONCE);
+    assert_eq!(provider.deliver(&node.intake).await, Told::Acknowledged);
+    // Others take every connection that is free, and then those of the node.
+    let mut others = vec![nodes.client().await];
+    let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'clinch'";
+    let full = async {
+        loop {
+            while let Ok((client, connection)) = tokio_postgres::connect(&nodes.url, tokio_postgres::NoTls).await {
+                tokio::spawn(connection);
+                others.push(client);
+            }
+            let ended: i64 = others[0].query_one(ended, &[]).await.unwrap().get(0);
+            if ended == 0 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, full).await.expect("the node has no connection left");
+    eventually("nothing is accepted", PATIENCE, async || {
+        provider.deliver(&node.intake).await == Told::Refused(503) && !node.is_ready(&client()).await
+    })
+    .await;
+    let why = client().get(format!("{}/readyz", node.admin)).send().await.unwrap().text().await.unwrap();
+    assert!(why.contains("53300"), "too many connections: {why}");
+    drop(others);
+    provider.settle(&node.intake).await;
+    nodes.drained().await;
+    assert_eq!(nodes.place.sink.count(), provider.made());
+    nodes.verified();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f37_p1_nodes_follow_a_failover_to_the_synchronous_standby_by_themselves() {
     let primary = postgres();
     let mut nodes = Nodes::on(&primary, &[ONCE, AGAIN]).await;
