@@ -14,7 +14,7 @@ use tokio::task::block_in_place;
 /// A node begins nothing when it has not been heard of for this long; others take it for dead a second later.
 const LOCAL_DEADLINE: Duration = Duration::from_secs(9);
 
-fn rounds() -> usize {
+pub fn rounds() -> usize {
     std::env::var("CLINCH_TEST_ROUNDS").map_or(1, |rounds| rounds.parse().expect("CLINCH_TEST_ROUNDS is a number"))
 }
 

@@ -3,6 +3,7 @@
 
 mod cli;
 mod cluster;
+mod cluster_order;
 mod config;
 mod crash;
 mod disk;

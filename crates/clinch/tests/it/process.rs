@@ -379,7 +379,11 @@ pub struct Sink {
     pub address: SocketAddr,
     calls: Arc<Mutex<Vec<Call>>>,
     pace: watch::Sender<Pace>,
+    verdict: Arc<Mutex<Verdict>>,
 }
+
+/// The status that a call is answered with.
+type Verdict = Box<dyn Fn(&Call) -> u16 + Send>;
 
 impl Sink {
     async fn start() -> Sink {
@@ -388,12 +392,15 @@ impl Sink {
             address: listener.local_addr().unwrap(),
             calls: Arc::default(),
             pace: watch::Sender::new(Pace::Prompt),
+            verdict: Arc::new(Mutex::new(Box::new(|_| 200))),
         };
-        let (calls, pace) = (sink.calls.clone(), sink.pace.subscribe());
+        let (calls, pace, verdict) = (sink.calls.clone(), sink.pace.subscribe(), sink.verdict.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (calls, pace) = (calls.clone(), pace.clone());
-                let answer = hyper::service::service_fn(move |request| answer(request, calls.clone(), pace.clone()));
+                let (calls, pace, verdict) = (calls.clone(), pace.clone(), verdict.clone());
+                let answer = hyper::service::service_fn(move |request| {
+                    answer(request, calls.clone(), pace.clone(), verdict.clone())
+                });
                 let connection =
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
                 // A caller that dies in the middle is what this is for.
@@ -405,6 +412,11 @@ impl Sink {
 
     pub fn pace(&self, pace: Pace) {
         self.pace.send_replace(pace);
+    }
+
+    /// Answers with 200 unless told otherwise.
+    pub fn answer_with(&self, verdict: impl Fn(&Call) -> u16 + Send + 'static) {
+        *self.verdict.lock().unwrap() = Box::new(verdict);
     }
 
     pub fn calls(&self) -> Vec<Call> {
@@ -428,6 +440,7 @@ async fn answer(
     request: Request<Incoming>,
     calls: Arc<Mutex<Vec<Call>>>,
     mut pace: watch::Receiver<Pace>,
+    verdict: Arc<Mutex<Verdict>>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
@@ -441,6 +454,7 @@ async fn answer(
         node: header("x-node").into(),
         at: Instant::now(),
     };
+    let status = verdict.lock().unwrap()(&call);
     calls.lock().unwrap().push(call);
     let asked = *pace.borrow();
     match asked {
@@ -448,7 +462,9 @@ async fn answer(
         Pace::Within(most) => tokio::time::sleep(most.mul_f64(fastrand::f64())).await,
         Pace::Held => drop(pace.wait_for(|pace| !matches!(pace, Pace::Held)).await),
     }
-    Ok(Response::new(Full::new(Bytes::from_static(b"{}"))))
+    let mut response = Response::new(Full::new(Bytes::from_static(b"{}")));
+    *response.status_mut() = status.try_into().unwrap();
+    Ok(response)
 }
 
 /// Sends events with keys of their own, and each again until it is acknowledged, as providers of webhooks do.
