@@ -292,6 +292,7 @@ impl App {
         };
         if tokio::time::timeout(LET_GO, alone).await.is_err() {
             tracing::warn!("the store is still in use; it closes when the last job under way ends");
+            return;
         }
         self.house.store.close().await;
     }

@@ -295,7 +295,7 @@ pub trait Store: Read {
     /// How long this node surely counts as alive. `None`: there is nobody who could take it for dead.
     fn life(&self) -> Option<Term>;
     /// Leaves: what this process holds is given back at once. Nothing may be asked of the store afterwards.
-    async fn close(&self) {}
+    async fn close(&self);
     /// Resolves when the store has failed for good and the process must end.
     async fn failed(&self) -> StoreError;
 }

@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod cli;
+mod cluster;
+mod cluster_order;
 mod config;
 mod crash;
 mod disk;
 mod hostile;
 mod intake;
+mod nodes;
 mod order;
 mod process;
 #[path = "../../../store/tests/it/redis_server.rs"]

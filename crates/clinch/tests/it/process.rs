@@ -2,8 +2,11 @@
 //! provider that sends until it is told 202. What is started here ends with the test, also when the test fails.
 
 use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::effect::{Effect, EffectState};
 use clinch_core::id::JobId;
-use clinch_store::Read;
+use clinch_core::job::Word;
+use clinch_store::Store;
 use clinch_store::read::{JobFilter, JobRow, JobStory, LIST_ROWS_MAX};
 use clinch_store::sqlite::{Report, SqliteStore, verify};
 use http_body_util::{BodyExt, Full};
@@ -79,7 +82,7 @@ run:
             let url = format!("http://{sink}/{name}/{step}");
             let _ = writeln!(
                 worker,
-                "  - name: {step}\n    http: {{url: '{url}', body_from: body, idempotency: {idempotency}, timeout: 60s}}"
+                "  - name: {step}\n    http: {{url: '{url}', body_from: body, idempotency: {idempotency}, timeout: 60s, headers: {{x-node: '${{secrets.NODE}}'}}}}"
             );
         }
         [(format!("flows/{name}.yml"), flow), (format!("workers/{name}.yml"), worker)]
@@ -90,7 +93,7 @@ run:
 pub struct Place {
     pub sink: Sink,
     pub data_dir: PathBuf,
-    dir: tempfile::TempDir,
+    pub dir: tempfile::TempDir,
     starts: AtomicUsize,
 }
 
@@ -128,21 +131,30 @@ impl Place {
 
     /// Starts the binary and does not wait for anything.
     pub fn spawn(&self, env: &[(&str, &str)]) -> Server {
-        let log = self.dir.path().join(format!("server-{}.log", self.starts.fetch_add(1, Ordering::Relaxed)));
+        self.launch(&self.data_dir, &[], env)
+    }
+
+    /// One with a data directory and arguments of its own; the sink learns its number.
+    pub fn launch(&self, data_dir: &Path, args: &[&str], env: &[(&str, &str)]) -> Server {
+        let number = self.starts.fetch_add(1, Ordering::Relaxed);
+        let log = self.dir.path().join(format!("server-{number}.log"));
         let child = Command::new(env!("CARGO_BIN_EXE_clinch"))
             .arg("serve")
             .arg("--workspace")
             .arg(self.dir.path().join("workspace"))
             .arg("--data-dir")
-            .arg(&self.data_dir)
+            .arg(data_dir)
             .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--grace", "5s"])
+            .args(args)
+            .env("NODE", number.to_string())
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Server { child, log, intake: String::new(), admin: String::new() }
+        let card = data_dir.join("server.json");
+        Server { child, log, card, name: number.to_string(), intake: String::new(), admin: String::new() }
     }
 
     pub async fn start(&self) -> Server {
@@ -152,25 +164,8 @@ impl Place {
     /// Starts the binary and waits until its doors are open.
     pub async fn start_with(&self, env: &[(&str, &str)]) -> Server {
         let mut server = self.spawn(env);
-        eventually("the server leaves its card", PATIENCE, async || {
-            if let Some(status) = server.exit_status() {
-                panic!("the server ended at once ({status}): {}", server.said());
-            }
-            let card = std::fs::read_to_string(self.card()).unwrap_or_default();
-            let card: Value = serde_json::from_str(&card).unwrap_or_default();
-            if card["pid"].as_u64() != Some(server.child.id().into()) {
-                return false;
-            }
-            server.intake = card["intake"].as_str().unwrap().into();
-            server.admin = card["admin"].as_str().unwrap().into();
-            true
-        })
-        .await;
+        server.opened().await;
         server
-    }
-
-    fn card(&self) -> PathBuf {
-        self.data_dir.join("server.json")
     }
 
     /// The figures of `verify`; a server may be running.
@@ -198,12 +193,12 @@ impl Place {
 
     /// The store, opened by the test itself; no server may be running.
     pub async fn books(&self) -> Books {
-        Books(SqliteStore::open(&self.data_dir, [0; 32]).await.unwrap())
+        Books(Arc::new(SqliteStore::open(&self.data_dir, [0; 32]).await.unwrap()))
     }
 }
 
 /// What the store knows after the server is gone.
-pub struct Books(SqliteStore);
+pub struct Books(pub Arc<dyn Store>);
 
 impl Books {
     pub async fn story(&self, job: JobId) -> JobStory {
@@ -226,10 +221,48 @@ impl Books {
     }
 }
 
+/// Every acknowledged event is at the sink, at most once unless the ledger knows better. The effects of unknown outcome.
+pub async fn nothing_was_lost_or_repeated(sink: &Sink, books: &Books, providers: &[Arc<Provider>]) -> Vec<Effect> {
+    let mut calls: HashMap<String, Vec<String>> = HashMap::new();
+    for call in sink.calls() {
+        calls.entry(call.event).or_default().push(call.effect);
+    }
+    let jobs = books.jobs().await;
+    assert_eq!(jobs.len(), providers.iter().map(|provider| provider.made()).sum::<usize>(), "one job per event");
+    let mut unknown = Vec::new();
+    for provider in providers {
+        let acknowledged = provider.acknowledged();
+        assert_eq!(acknowledged.len(), provider.made(), "the provider sent until it was told 202");
+        for (event, job) in acknowledged {
+            let row = jobs.get(&job).unwrap_or_else(|| panic!("{event} was acknowledged as {job}, which is not there"));
+            let seen = calls.get(&event).map_or(&[][..], Vec::as_slice);
+            assert!(seen.iter().all(|effect| *effect == seen[0]), "{event} came under several keys: {seen:?}");
+            if seen.len() == 1 && row.word == Word::Success {
+                continue;
+            }
+            let effect = books.story(job).await.effects.pop().unwrap_or_else(|| panic!("{event}: {row:?} did nothing"));
+            if provider.way == AGAIN.name {
+                assert_eq!(row.word, Word::Success, "{event} could be sent again: {row:?}");
+                assert!(!seen.is_empty(), "{event} succeeded and never came");
+                assert!(seen.len() <= effect.sends as usize, "{event} came {} times: {effect:?}", seen.len());
+            } else {
+                assert!(seen.len() <= 1, "{event} must not be repeated and came {} times", seen.len());
+                assert_eq!((row.word, row.reason), (Word::Dead, Some(Reason::UnknownOutcome)), "{event}");
+                assert_eq!(effect.state, EffectState::Unknown, "{event}");
+                unknown.push(effect);
+            }
+        }
+    }
+    unknown
+}
+
 /// The binary, running or ended.
 pub struct Server {
     child: Child,
     log: PathBuf,
+    card: PathBuf,
+    /// What it calls itself at the sink.
+    pub name: String,
     pub intake: String,
     pub admin: String,
 }
@@ -239,7 +272,22 @@ impl Server {
         self.child.id()
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Waits until its doors are open, those that it has.
+    pub async fn opened(&mut self) {
+        eventually("the server leaves its card", PATIENCE, async || {
+            if let Some(status) = self.exit_status() {
+                panic!("the server ended at once ({status}): {}", self.said());
+            }
+            let card = std::fs::read_to_string(&self.card).unwrap_or_default();
+            let card: Value = serde_json::from_str(&card).unwrap_or_default();
+            self.intake = card["intake"].as_str().unwrap_or_default().into();
+            self.admin = card["admin"].as_str().unwrap_or_default().into();
+            card["pid"].as_u64() == Some(self.child.id().into())
+        })
+        .await;
+    }
+
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
@@ -304,14 +352,16 @@ impl Drop for Server {
 }
 
 /// One call at the sink.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Call {
-    pub way: String,
     pub step: String,
     /// Our idempotency key, as the target sees it.
     pub effect: String,
     /// The `id` in the body.
     pub event: String,
+    /// The server that called.
+    pub node: String,
+    pub at: Instant,
 }
 
 /// When the sink answers. It has done its work before, at once.
@@ -329,7 +379,11 @@ pub struct Sink {
     pub address: SocketAddr,
     calls: Arc<Mutex<Vec<Call>>>,
     pace: watch::Sender<Pace>,
+    verdict: Arc<Mutex<Verdict>>,
 }
+
+/// The status that a call is answered with.
+type Verdict = Box<dyn Fn(&Call) -> u16 + Send>;
 
 impl Sink {
     async fn start() -> Sink {
@@ -338,12 +392,15 @@ impl Sink {
             address: listener.local_addr().unwrap(),
             calls: Arc::default(),
             pace: watch::Sender::new(Pace::Prompt),
+            verdict: Arc::new(Mutex::new(Box::new(|_| 200))),
         };
-        let (calls, pace) = (sink.calls.clone(), sink.pace.subscribe());
+        let (calls, pace, verdict) = (sink.calls.clone(), sink.pace.subscribe(), sink.verdict.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (calls, pace) = (calls.clone(), pace.clone());
-                let answer = hyper::service::service_fn(move |request| answer(request, calls.clone(), pace.clone()));
+                let (calls, pace, verdict) = (calls.clone(), pace.clone(), verdict.clone());
+                let answer = hyper::service::service_fn(move |request| {
+                    answer(request, calls.clone(), pace.clone(), verdict.clone())
+                });
                 let connection =
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
                 // A caller that dies in the middle is what this is for.
@@ -355,6 +412,11 @@ impl Sink {
 
     pub fn pace(&self, pace: Pace) {
         self.pace.send_replace(pace);
+    }
+
+    /// Answers with 200 unless told otherwise.
+    pub fn answer_with(&self, verdict: impl Fn(&Call) -> u16 + Send + 'static) {
+        *self.verdict.lock().unwrap() = Box::new(verdict);
     }
 
     pub fn calls(&self) -> Vec<Call> {
@@ -378,18 +440,21 @@ async fn answer(
     request: Request<Incoming>,
     calls: Arc<Mutex<Vec<Call>>>,
     mut pace: watch::Receiver<Pace>,
+    verdict: Arc<Mutex<Verdict>>,
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let (way, step) = head.uri.path().trim_start_matches('/').split_once('/').unwrap_or_default();
-    let effect = head.headers.get("idempotency-key").map_or("", |key| key.to_str().unwrap());
+    let (_way, step) = head.uri.path().trim_start_matches('/').split_once('/').unwrap_or_default();
+    let header = |name| head.headers.get(name).map_or("", |value| value.to_str().unwrap());
     let call = Call {
-        way: way.into(),
         step: step.into(),
-        effect: effect.into(),
+        effect: header("idempotency-key").into(),
         event: body["id"].as_str().unwrap_or_default().into(),
+        node: header("x-node").into(),
+        at: Instant::now(),
     };
+    let status = verdict.lock().unwrap()(&call);
     calls.lock().unwrap().push(call);
     let asked = *pace.borrow();
     match asked {
@@ -397,7 +462,9 @@ async fn answer(
         Pace::Within(most) => tokio::time::sleep(most.mul_f64(fastrand::f64())).await,
         Pace::Held => drop(pace.wait_for(|pace| !matches!(pace, Pace::Held)).await),
     }
-    Ok(Response::new(Full::new(Bytes::from_static(b"{}"))))
+    let mut response = Response::new(Full::new(Bytes::from_static(b"{}")));
+    *response.status_mut() = status.try_into().unwrap();
+    Ok(response)
 }
 
 /// Sends events with keys of their own, and each again until it is acknowledged, as providers of webhooks do.
@@ -424,6 +491,12 @@ pub enum Told {
 impl Provider {
     pub fn new(way: Way) -> Provider {
         Provider::with_padding(way, 0)
+    }
+
+    /// One that does not wait long for an answer before it sends again.
+    pub fn in_a_hurry(way: Way, patience: Duration) -> Provider {
+        let client = reqwest::Client::builder().no_proxy().timeout(patience).build().unwrap();
+        Provider { client, ..Provider::new(way) }
     }
 
     pub fn with_padding(way: Way, bytes: usize) -> Provider {
@@ -469,11 +542,24 @@ impl Provider {
 
     /// So many connections at once, until told to stop or until `events_max` were made.
     pub async fn load(self: &Arc<Self>, server: &str, connections: usize, events_max: usize, stop: &CancellationToken) {
+        let only = watch::Sender::new(vec![server.to_string()]);
+        self.load_any(&only, connections, events_max, stop).await;
+    }
+
+    /// Each delivery to any of the servers that there are at the moment.
+    pub async fn load_any(
+        self: &Arc<Self>,
+        servers: &watch::Sender<Vec<String>>,
+        connections: usize,
+        events_max: usize,
+        stop: &CancellationToken,
+    ) {
         let mut senders = tokio::task::JoinSet::new();
         for _ in 0..connections {
-            let (provider, server, stop) = (self.clone(), server.to_string(), stop.clone());
+            let (provider, servers, stop) = (self.clone(), servers.subscribe(), stop.clone());
             senders.spawn(async move {
                 while !stop.is_cancelled() && provider.made.load(Ordering::Relaxed) < events_max {
+                    let server = fastrand::choice(&*servers.borrow()).unwrap().clone();
                     if provider.deliver(&server).await != Told::Acknowledged {
                         tokio::time::sleep(TICK).await;
                     }

@@ -1,6 +1,8 @@
 //! claim, renew, lapse: who may run a job, and until when. A lease is in the job's own row.
 
-use super::pool::{Line, Params};
+use super::node::Doubt;
+use super::param::Params;
+use super::pool::Line;
 use super::wake::Outlook;
 use super::{Fault, Shared, lock, rows};
 use crate::{Claim, ClaimAsk, Held, LeaseRef, VersionId};
@@ -83,12 +85,18 @@ pub(super) async fn claim(shared: &Shared, ask: &ClaimAsk) -> Result<Vec<Claim>,
     let mut line = shared.hands.line().await?;
     let mut taken = Vec::new();
     let mut lifted = 0;
+    let terms = Terms {
+        now: shared.skew.to_database(ask.now).as_micros(),
+        until: shared.skew.to_database(ask.until).as_micros(),
+        boot: lock(&shared.node).boot,
+    };
+    let doubt = Doubt::begin(shared, terms.boot, terms.until, Some(&ask.queue));
     // A second time, if the first look found what nobody here had heard of.
     for _ in 0..2 {
         if shared.wake.is_later_due(&ask.queue, ask.now) {
             lifted += lift(shared, &mut line, ask).await?;
         }
-        let had_lanes = look(shared, &mut line, ask, &mut taken).await?;
+        let had_lanes = look(shared, &mut line, ask, &terms, &mut taken).await?;
         let is_news = shared.wake.is_later_due(&ask.queue, ask.now) || had_lanes == Lanes::NewsToUs;
         if taken.len() == ask.most || !is_news || lifted >= LIFT_MAX {
             break;
@@ -97,7 +105,16 @@ pub(super) async fn claim(shared: &Shared, ask: &ClaimAsk) -> Result<Vec<Claim>,
     for row in &taken {
         shared.rota.serve(&ask.queue, row.try_get(13)?, rows::big_count(row, 14)?);
     }
-    claims(&mut line, &taken).await
+    let claims = claims(&mut line, &taken).await?;
+    doubt.end();
+    Ok(claims)
+}
+
+/// What a claim is made on, in the time of the database.
+struct Terms {
+    now: i64,
+    until: i64,
+    boot: i64,
 }
 
 #[derive(PartialEq, Eq)]
@@ -107,27 +124,30 @@ enum Lanes {
 }
 
 /// Takes what is due, and looks at what comes.
-async fn look(shared: &Shared, line: &mut Line, ask: &ClaimAsk, taken: &mut Vec<Row>) -> Result<Lanes, Fault> {
-    let (now, until) = (shared.skew.to_database(ask.now), shared.skew.to_database(ask.until));
-    let (now, until) = (now.as_micros(), until.as_micros());
-    let boot = lock(&shared.node).boot;
+async fn look(
+    shared: &Shared,
+    line: &mut Line,
+    ask: &ClaimAsk,
+    Terms { now, until, boot }: &Terms,
+    taken: &mut Vec<Row>,
+) -> Result<Lanes, Fault> {
     let queue = &*ask.queue;
     let left = |taken: &[Row]| i64::try_from(ask.most - taken.len()).unwrap_or(i64::MAX);
     let lanes_first = shared.wake.lanes_first(queue);
     if lanes_first == Some(true) {
         let most = left(taken);
-        taken.extend(line.query(CLAIM_IN_ORDER, &[&queue, &most, &until, &boot, &now]).await?);
+        taken.extend(line.query(CLAIM_IN_ORDER, &[&queue, &most, until, boot, now]).await?);
     } else if lanes_first == Some(false) {
         let most = left(taken);
-        taken.extend(line.query(CLAIM, &[&queue, &most, &until, &boot]).await?);
+        taken.extend(line.query(CLAIM, &[&queue, &most, until, boot]).await?);
     }
     let most = left(taken);
     let (rest, next) = match lanes_first {
         Some(false) => {
-            let params: Params<'_> = &[&queue, &most, &until, &boot, &now];
+            let params: Params<'_> = &[&queue, &most, until, boot, now];
             line.query_both((CLAIM_IN_ORDER, params), (NEXT, &[&queue])).await?
         }
-        Some(true) | None => line.query_both((CLAIM, &[&queue, &most, &until, &boot]), (NEXT, &[&queue])).await?,
+        Some(true) | None => line.query_both((CLAIM, &[&queue, &most, until, boot]), (NEXT, &[&queue])).await?,
     };
     taken.extend(rest);
     let Some(next) = next.first() else { return Ok(Lanes::Asked) };
@@ -198,8 +218,11 @@ pub(super) async fn lapse(shared: &Shared, now: Timestamp, most: usize, until: T
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     let (now, until) = (shared.skew.to_database(now).as_micros(), shared.skew.to_database(until).as_micros());
     let boot = lock(&shared.node).boot;
+    let doubt = Doubt::begin(shared, boot, until, None);
     let taken = line.query(LAPSE, &[&now, &most, &until, &boot]).await?;
-    claims(&mut line, &taken).await
+    let claims = claims(&mut line, &taken).await?;
+    doubt.end();
+    Ok(claims)
 }
 
 /// Completes what was taken with what earlier attempts left in the ledger.

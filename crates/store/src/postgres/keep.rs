@@ -231,7 +231,7 @@ async fn remove(
             &[&jobs, &states],
         )
         .await?;
-    let left = stood(&rows, now)?;
+    let stood = stood(&rows, now)?;
     let mut jobs: Vec<i64> = Vec::with_capacity(rows.len());
     let mut events: Vec<i64> = Vec::with_capacity(rows.len());
     for row in &rows {
@@ -280,9 +280,16 @@ async fn remove(
             keys.push(row.try_get(1)?);
         }
     }
-    if jobs.is_empty() {
-        return Ok(());
+    if !jobs.is_empty() {
+        pruned.keys += remove_history(line, &jobs, &events, keys).await?;
     }
+    // After the keys: whoever accepts locks them in this order, too.
+    lanes::forget(line, &stood.in_the_way).await?;
+    lanes::remove_empty(line, &stood.queues, &stood.lanes).await
+}
+
+/// Row by row; tells how many keys are free.
+async fn remove_history(line: &mut Line, jobs: &[i64], events: &[i64], keys: Vec<Option<&[u8]>>) -> Result<u64, Fault> {
     line.query("DELETE FROM attempt WHERE job = ANY($1)", &[&jobs]).await?;
     line.query("DELETE FROM effect WHERE job = ANY($1)", &[&jobs]).await?;
     line.query("DELETE FROM event WHERE id = ANY($1)", &[&events]).await?;
@@ -294,9 +301,5 @@ async fn remove(
             &[&keys, &events],
         )
         .await?;
-    pruned.keys += freed.len() as u64;
-    // After the keys: whoever accepts locks them in this order, too.
-    lanes::forget(line, &left.in_the_way).await?;
-    lanes::remove_empty(line, &left.queues, &left.lanes).await?;
-    Ok(())
+    Ok(freed.len() as u64)
 }

@@ -177,6 +177,8 @@ struct Shared {
     gone: watch::Sender<bool>,
     /// The database did not do what it was asked to: whether it would do anything is to be found out.
     doubt: Notify,
+    /// Claims that may have been made without their answer being heard.
+    unheard: Mutex<Vec<node::Unheard>>,
     /// The present round of pruning.
     round: Mutex<keep::Round>,
     unwell: Mutex<Option<String>>,
@@ -344,6 +346,7 @@ impl PostgresStore {
             closed: watch::Sender::new(false),
             gone: watch::Sender::new(false),
             doubt: Notify::new(),
+            unheard: Mutex::default(),
             round: Mutex::default(),
             unwell: Mutex::default(),
             is_full: AtomicBool::new(false),

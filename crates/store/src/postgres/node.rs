@@ -11,6 +11,7 @@ use clinch_core::time::Timestamp;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio_postgres::Row;
 
 const BEAT_EVERY: Duration = Duration::from_secs(2);
 /// A beat that is not answered by then is sent again on another line: this one may lead nowhere, while others do not.
@@ -22,6 +23,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(600);
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// A node is never buried before this many beats are missing.
 const BEATS_MISSED_MIN: u32 = 4;
+/// A claim whose answer was lost is looked for during this time: the server may still be at it.
+const UNHEARD_MAX: Duration = Duration::from_secs(15);
 /// The lock of whoever comes or goes.
 const REGISTRAR: i64 = 0x636c_696e_6368_0003;
 
@@ -116,8 +119,10 @@ pub(super) async fn register(lines: &Arc<Pool>, silence: Duration) -> Result<Ide
     Ok(Identity { boot, ids, came_at, heard_at: came_at, listening_since: None })
 }
 
-/// Silence counts from when the server came up: while it was down nobody could be heard.
-async fn bury_silent(line: &mut Line, own_boot: i64, silence: Duration) -> Result<(), Fault> {
+/// Silence counts from when the server came up: while it was down nobody could be heard. The queues whose jobs were given
+/// back.
+async fn bury_silent(line: &mut Line, own_boot: i64, silence: Duration) -> Result<Vec<String>, Fault> {
+    let mut queues = Vec::new();
     let micros = i64::try_from(silence.as_micros()).unwrap_or(i64::MAX);
     let rows = line
         .query(
@@ -130,19 +135,30 @@ async fn bury_silent(line: &mut Line, own_boot: i64, silence: Duration) -> Resul
         .await?;
     for row in &rows {
         let boot = row.try_get(0)?;
-        let jobs = bury(line, boot).await?;
+        let of_its_jobs = bury(line, boot).await?;
+        let jobs = of_its_jobs.len();
         tracing::warn!("node {boot} is silent and taken for dead; {jobs} jobs that it had are given back");
+        queues.extend(of_its_jobs);
     }
-    Ok(())
+    queues.sort();
+    queues.dedup();
+    Ok(queues)
 }
 
-/// Gives back what a node had. A job that had begun nothing is ready again; one with an open effect stays as if running
-/// under a lease that is over, so that it is settled as lost and not silently run again.
-async fn bury(line: &mut Line, boot: i64) -> Result<usize, Fault> {
-    // Two statements: the second must see the intents of those that the first had to wait for.
-    let sql = "SELECT id FROM job WHERE state = 4 AND node = $1 ORDER BY id FOR NO KEY UPDATE";
+/// Gives back what a node had. The queue of each of its jobs.
+async fn bury(line: &mut Line, boot: i64) -> Result<Vec<String>, Fault> {
+    let sql = "SELECT id, queue FROM job WHERE state = 4 AND node = $1 ORDER BY id FOR NO KEY UPDATE";
     let rows = line.query(sql, &[&boot]).await?;
-    let jobs: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let queues = give_back(line, &rows).await?;
+    line.query("DELETE FROM node WHERE boot = $1", &[&boot]).await?;
+    Ok(queues)
+}
+
+/// A job that had begun nothing is ready again; one with an open effect stays as if running under a lease that is over, so
+/// that it is settled as lost and not silently run again. A statement of its own: it must see the intents of those that
+/// the one that locked the jobs had to wait for.
+async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<String>, Fault> {
+    let ids: Vec<i64> = jobs.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let moved = line
         .query(
             "UPDATE job SET
@@ -153,7 +169,7 @@ async fn bury(line: &mut Line, boot: i64) -> Result<usize, Fault> {
                FROM unnest($1::bigint[]) AS id) AS open
          WHERE job.id = open.id
          RETURNING job.id, job.queue, job.lane, job.pos, job.run_at, job.state = 5",
-            &[&jobs],
+            &[&ids],
         )
         .await?;
     let mut standing = Vec::new();
@@ -169,8 +185,70 @@ async fn bury(line: &mut Line, boot: i64) -> Result<usize, Fault> {
         }
     }
     lanes::give_back(line, &standing).await?;
-    line.query("DELETE FROM node WHERE boot = $1", &[&boot]).await?;
-    Ok(jobs.len())
+    Ok(jobs.iter().map(|row| row.try_get(1)).collect::<Result<_, _>>()?)
+}
+
+/// A claim under way. If its end is not heard of, for whatever reason, what it may have taken is looked for: nobody would
+/// run it, and nobody else could before the lease is over.
+pub(super) struct Doubt<'s> {
+    shared: &'s Shared,
+    claim: Option<Unheard>,
+}
+
+/// What such jobs can be recognised by.
+pub(super) struct Unheard {
+    boot: i64,
+    until: i64,
+    queue: Option<String>,
+    since: Instant,
+}
+
+impl<'s> Doubt<'s> {
+    pub fn begin(shared: &'s Shared, boot: i64, until: i64, queue: Option<&str>) -> Doubt<'s> {
+        let queue = queue.map(str::to_string);
+        Doubt { shared, claim: Some(Unheard { boot, until, queue, since: Instant::now() }) }
+    }
+
+    pub fn end(mut self) {
+        self.claim = None;
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            lock(&self.shared.unheard).push(Unheard { since: Instant::now(), ..claim });
+        }
+    }
+}
+
+/// Gives back what was claimed by this node without its knowing.
+async fn resolve_doubts(shared: &Shared) -> Result<(), Fault> {
+    let claims: Vec<(i64, i64, Option<String>)> = {
+        let mut unheard = lock(&shared.unheard);
+        unheard.retain(|claim| claim.since.elapsed() < UNHEARD_MAX);
+        unheard.iter().map(|claim| (claim.boot, claim.until, claim.queue.clone())).collect()
+    };
+    for (boot, until, queue) in claims {
+        let mut line = shared.hands.line().await?;
+        line.begin().await?;
+        let sql = "SELECT id, queue FROM job WHERE state = 4 AND node = $1 AND lease_until = $2
+                   AND queue = coalesce($3, queue) ORDER BY id FOR NO KEY UPDATE";
+        let rows = line.query(sql, &[&boot, &until, &queue]).await?;
+        let queues = give_back(&mut line, &rows).await?;
+        line.commit().await?;
+        if !queues.is_empty() {
+            tracing::info!("{} jobs were claimed without an answer; they are given back", queues.len());
+        }
+        wake_all(shared, &queues);
+    }
+    Ok(())
+}
+
+fn wake_all(shared: &Shared, queues: &[String]) {
+    for queue in queues {
+        shared.wake.ready(queue, Timestamp::from_micros(0));
+    }
 }
 
 /// Beats until the store is closed; then says goodbye, so that nobody waits for the silence.
@@ -253,14 +331,17 @@ async fn tell(shared: &Shared, boot: i64) -> Result<(Instant, Option<Timestamp>)
     Ok((sent_at, rows.first().map(|row| rows::time(row, 0)).transpose()?))
 }
 
-/// What concerns the others: how far the queues have come, and who fell silent. Not part of the heartbeat, which must not wait
-/// for whoever holds their jobs.
+/// What is due as often as a beat: how far the others have come; and what nobody would run is given back, the jobs of those
+/// who fell silent and what was claimed unheard. Not part of the heartbeat, which must not wait for whoever holds them.
 pub(super) async fn mind_others(shared: Arc<Shared>) {
     let mut closed = shared.closed.subscribe();
     loop {
         tokio::select! {
             _ = closed.wait_for(|closed| *closed) => return,
             () = tokio::time::sleep(BEAT_EVERY) => {}
+        }
+        if let Err(fault) = resolve_doubts(&shared).await {
+            tracing::debug!("claims without an answer are not given back for the moment: {fault}");
         }
         if let Err(fault) = learn(&shared).await {
             tracing::debug!("how far the queues have come is not known for the moment: {fault}");
@@ -280,8 +361,10 @@ pub(super) async fn mind_others(shared: Arc<Shared>) {
 async fn bury_all_silent(shared: &Shared, own_boot: i64) -> Result<(), Fault> {
     let mut line = shared.hands.line().await?;
     line.begin().await?;
-    bury_silent(&mut line, own_boot, patience(shared)).await?;
-    line.commit().await
+    let queues = bury_silent(&mut line, own_boot, patience(shared)).await?;
+    line.commit().await?;
+    wake_all(shared, &queues);
+    Ok(())
 }
 
 /// How far the queues have come, as the others say.

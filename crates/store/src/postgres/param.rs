@@ -31,6 +31,7 @@ macro_rules! params {
 }
 
 params! {
+    bool => BOOL, BOOL_ARRAY;
     i16 => INT2, INT2_ARRAY;
     i32 => INT4, INT4_ARRAY;
     i64 => INT8, INT8_ARRAY;

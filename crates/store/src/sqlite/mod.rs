@@ -414,6 +414,9 @@ impl Store for SqliteStore {
         None
     }
 
+    /// There is nobody to tell; the file is closed when the store is dropped.
+    async fn close(&self) {}
+
     async fn failed(&self) -> StoreError {
         let mut failed = self.shared.failed.subscribe();
         let error = failed.wait_for(Option::is_some).await.expect("the sender lives as long as the store").clone();
