@@ -21,7 +21,8 @@ for running in */postmaster.pid */pgbouncer.pid; do
     [ -e "$running" ] || continue
     server=$(head -n 1 "$running") && kill -QUIT "$server" && while kill -0 "$server"; do sleep 0.05; done
 done
-rm -rf "$dir"
+# Those whose first process was killed may still be writing.
+for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$dir" && break; sleep 0.5; done
 "#;
 
 struct Guard {

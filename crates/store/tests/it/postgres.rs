@@ -361,7 +361,9 @@ async fn f16_p6_leases_are_safe_among_nodes_whose_clocks_are_minutes_apart() {
         [(&slow, &slow_clock), (&fast, &fast_clock)];
     for (nth, (owner, clock)) in nodes.into_iter().enumerate() {
         let (other, other_clock) = nodes[1 - nth];
-        other.accept(NewEvent { received_at: other_clock(), ..event(&format!("k{nth}")) }).await.expect("accepted");
+        let (at, key) = (other_clock(), format!("k{nth}"));
+        let jobs = vec![NewJob { run_at: at, ..job("work") }];
+        other.accept(NewEvent { received_at: at, jobs, ..event(&key) }).await.expect("accepted");
         let ask = ClaimAsk { queue: "work".into(), most: 9, now: clock(), until: clock() + minute };
         let claims = owner.claim(ask).await.expect("claimed");
         assert_eq!(claims.len(), 1, "what the other accepted is due at once");
