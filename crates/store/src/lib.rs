@@ -2,6 +2,7 @@
 //!
 //! Expected answers (`Duplicate`, `Lost`) are values. A `StoreError` means that the store could not answer.
 
+pub mod moving;
 pub mod postgres;
 pub mod read;
 pub mod redis;

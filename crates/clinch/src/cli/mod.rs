@@ -10,6 +10,7 @@ mod exit;
 mod jobs;
 mod key;
 mod latency;
+mod migrate;
 mod problems;
 mod render;
 mod replay;
@@ -112,6 +113,8 @@ enum Command {
     Latency(latency::Latency),
     /// Prove from the store alone that nothing vanished; also while the server is down
     Verify(verify::Verify),
+    /// Move a stopped store from its directory into PostgreSQL, with everything in it
+    Migrate(migrate::Migrate),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
     #[command(subcommand)]
     Aliases(aliases::Aliases),
@@ -148,6 +151,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Key(command) => command.run(globals).await,
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
+        Command::Migrate(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Version => version::run(globals),

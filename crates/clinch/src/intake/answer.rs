@@ -50,6 +50,13 @@ fn malformed(slug: &'static str, title: &'static str, detail: String) -> Problem
     problem(StatusCode::BAD_REQUEST, IntakeOutcome::Malformed, slug, title, detail)
 }
 
+fn not_now(slug: &'static str, detail: String) -> Answer {
+    let title = "Not now; send it again later";
+    let mut away = problem(StatusCode::SERVICE_UNAVAILABLE, IntakeOutcome::StoreError, slug, title, detail);
+    away.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
+    away.into()
+}
+
 impl From<Problem> for Answer {
     fn from(problem: Problem) -> Answer {
         Answer::Problem(Box::new(problem))
@@ -155,21 +162,13 @@ impl Answer {
             StoreError::Full(why) => ("temporary-reduced-capacity", format!("Nothing was stored: {why}.")),
             _ => ("storage-unavailable", "Nothing was stored: the store cannot write at the moment.".to_string()),
         };
-        let title = "Not now; send it again later";
-        let mut away = problem(StatusCode::SERVICE_UNAVAILABLE, IntakeOutcome::StoreError, slug, title, detail);
-        away.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
-        away.into()
+        not_now(slug, detail)
     }
 
     /// Nothing was stored: other installations cannot be asked whether they have it.
     pub fn keys_unavailable(error: &StoreError) -> Answer {
         tracing::debug!("a request was refused: {error}");
-        let detail = "Nothing was stored: the key store cannot be asked at the moment.".into();
-        let title = "Not now; send it again later";
-        let mut away =
-            problem(StatusCode::SERVICE_UNAVAILABLE, IntakeOutcome::StoreError, "storage-unavailable", title, detail);
-        away.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
-        away.into()
+        not_now("storage-unavailable", "Nothing was stored: the key store cannot be asked at the moment.".into())
     }
 
     /// Another installation is storing it and has not said yet how that ended.

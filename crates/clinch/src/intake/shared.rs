@@ -34,8 +34,8 @@ pub struct KeyStore {
 
 /// A delivery as all installations see it.
 pub struct Shared {
-    pub store: Arc<KeyStore>,
-    pub key: DedupKey,
+    kv: Arc<KeyStore>,
+    key: DedupKey,
     fingerprint: Fingerprint,
 }
 
@@ -78,7 +78,7 @@ impl KeyStore {
         Shared {
             key: DedupKey::scoped(&self.pepper, tenant, scope, key),
             fingerprint: fingerprint.under(&self.pepper),
-            store: self.clone(),
+            kv: self.clone(),
         }
     }
 
@@ -111,13 +111,13 @@ impl Shared {
     pub async fn accept(self, house: House, event: NewEvent, dedup: Dedup) -> Result<Acceptance, Answer> {
         let walk = async move {
             match self.ask().await? {
-                Hold::Ours => self.store(&house, event, &dedup).await,
+                Hold::Ours => self.store_and_tell(&house, event, &dedup).await,
                 Hold::Done { fingerprint, first } => {
-                    self.store.count(SharedOutcome::Theirs);
+                    self.kv.count(SharedOutcome::Theirs);
                     Ok(self.theirs(&fingerprint, first, dedup.on_conflict))
                 }
                 Hold::Pending => {
-                    self.store.count(SharedOutcome::InFlight);
+                    self.kv.count(SharedOutcome::InFlight);
                     Err(Answer::in_flight())
                 }
             }
@@ -129,8 +129,8 @@ impl Shared {
     async fn ask(&self) -> Result<Hold, Answer> {
         let (mut waited, mut pause) = (Duration::ZERO, PAUSE_FIRST);
         loop {
-            let hold = self.store.keys.claim(&self.key).await;
-            self.store.note(hold.as_ref().err());
+            let hold = self.kv.keys.claim(&self.key).await;
+            self.kv.note(hold.as_ref().err());
             match hold {
                 Ok(Hold::Pending) if waited < WAIT_MAX => {
                     tokio::time::sleep(pause).await;
@@ -139,7 +139,7 @@ impl Shared {
                 }
                 Ok(hold) => return Ok(hold),
                 Err(error) => {
-                    self.store.count(SharedOutcome::Unavailable);
+                    self.kv.count(SharedOutcome::Unavailable);
                     return Err(Answer::keys_unavailable(&error));
                 }
             }
@@ -147,8 +147,8 @@ impl Shared {
     }
 
     /// What our own store says is the truth; then the others are told.
-    async fn store(&self, house: &House, event: NewEvent, dedup: &Dedup) -> Result<Acceptance, Answer> {
-        self.store.count(SharedOutcome::Ours);
+    async fn store_and_tell(&self, house: &House, event: NewEvent, dedup: &Dedup) -> Result<Acceptance, Answer> {
+        self.kv.count(SharedOutcome::Ours);
         let answer = house.store.accept(event).await;
         crash::point("after_accept");
         match &answer {
@@ -175,23 +175,23 @@ impl Shared {
             // Our own store keeps keys of unfinished jobs for longer.
             return self.release().await;
         }
-        let KeyStore { name, keys, .. } = &*self.store;
+        let KeyStore { name, keys, .. } = &*self.kv;
         match keys.keep(&self.key, &self.fingerprint, first, rest).await {
             Ok(Held::Held) => {}
             Ok(Held::Lost) => {
-                self.store.count(SharedOutcome::Untold);
+                self.kv.count(SharedOutcome::Untold);
                 tracing::error!(event.id = %first.event, "kv:{name}: {} is stored here, and another installation has its key by now: it may happen twice", first.event);
             }
             Err(error) => {
-                self.store.count(SharedOutcome::Untold);
+                self.kv.count(SharedOutcome::Untold);
                 tracing::error!(event.id = %first.event, "kv:{name}: {} is stored and other installations cannot be told: {error}", first.event);
             }
         }
     }
 
     async fn release(&self) {
-        if let Err(error) = self.store.keys.release(&self.key).await {
-            tracing::debug!("kv:{}: an entry stays until it expires: {error}", self.store.name);
+        if let Err(error) = self.kv.keys.release(&self.key).await {
+            tracing::debug!("kv:{}: an entry stays until it expires: {error}", self.kv.name);
         }
     }
 

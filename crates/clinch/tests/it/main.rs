@@ -9,6 +9,7 @@ mod crash;
 mod disk;
 mod hostile;
 mod intake;
+mod migrate;
 mod nodes;
 mod order;
 mod process;

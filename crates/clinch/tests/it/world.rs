@@ -135,8 +135,12 @@ impl World {
 
     /// Starts the house, again if need be, on the same data.
     pub async fn open(&mut self, roles: Roles) {
+        self.open_with(self.options(roles)).await;
+    }
+
+    pub async fn open_with(&mut self, options: Options) {
         assert!(self.app.is_none(), "it runs already");
-        match app::start(self.options(roles)).await {
+        match app::start(options).await {
             Ok(app) => self.app = Some(app),
             Err(StartError::Config { problems, .. }) => panic!("the workspace has problems: {problems:#?}"),
             Err(error) => panic!("it does not start: {error}"),

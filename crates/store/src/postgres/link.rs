@@ -77,6 +77,22 @@ impl Link {
         Ok(Link { config, tls, is_pooled, is_unsafe_accepted })
     }
 
+    /// What people call it, without a password.
+    pub fn name(&self) -> String {
+        let host = |host: &Host| match host {
+            Host::Tcp(name) if name.contains(':') => format!("[{name}]"),
+            Host::Tcp(name) => name.clone(),
+            Host::Unix(path) => path.display().to_string().replace('/', "%2F"),
+        };
+        let ports = self.config.get_ports();
+        let port = |at: usize| ports.get(at).or(ports.first()).filter(|port| **port != 5432);
+        let hosts = self.config.get_hosts().iter().enumerate();
+        let hosts = hosts.map(|(at, name)| host(name) + &port(at).map_or(String::new(), |port| format!(":{port}")));
+        let user = self.config.get_user().map_or(String::new(), |user| format!("{user}@"));
+        let database = self.config.get_dbname().or(self.config.get_user()).unwrap_or_default();
+        format!("postgres://{user}{}/{database}", hosts.collect::<Vec<_>>().join(","))
+    }
+
     /// A bare connection. The second half must be polled for the first to work.
     async fn dial(&self) -> std::result::Result<(Client, Driver), tokio_postgres::Error> {
         match &self.tls {

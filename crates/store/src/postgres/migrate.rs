@@ -2,6 +2,7 @@
 //! for its word to count.
 
 use super::Fault;
+use super::import;
 use super::link::Link;
 use super::param::{self, Params};
 use crate::{Result, StoreError};
@@ -21,6 +22,8 @@ pub(super) struct Found {
     pub commit: String,
     /// Why it may lose what was accepted, if the operator accepts that.
     pub forgets: Option<String>,
+    /// A store is being moved in, and not all of it is there.
+    pub is_half_moved: bool,
 }
 
 /// `pepper` is used if the store is new.
@@ -50,8 +53,9 @@ pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let row = one(&client, "SELECT value FROM secret WHERE name = 'pepper'", &[]).await?;
     let pepper = row.get::<_, &[u8]>(0).try_into();
     let pepper = pepper.map_err(|_| StoreError::Damaged("its pepper does not have 32 bytes".into()))?;
+    let is_half_moved = import::is_half_moved(&client).await.map_err(open_error)?;
     client.batch_execute("COMMIT").await.map_err(open_error)?;
-    Ok(Found { pepper, commit, forgets })
+    Ok(Found { pepper, commit, forgets, is_half_moved })
 }
 
 /// A connection of its own, without the deadlines of a verb: a migration takes as long as it takes.

@@ -8,6 +8,7 @@ mod accept;
 mod batch;
 mod bucket;
 mod claim;
+pub(crate) mod import;
 mod keep;
 mod lanes;
 mod ledger;
@@ -327,6 +328,12 @@ impl PostgresStore {
     pub async fn open(url: &str, pepper: [u8; 32], options: Options) -> Result<PostgresStore> {
         let link = Link::parse(url)?;
         let found = migrate::migrate(&link, pepper).await?;
+        if found.is_half_moved {
+            // Some of its jobs and of its keys are not there.
+            return Err(StoreError::Open(
+                "a store is being moved into this database and is not all there; finish with `clinch migrate`".into(),
+            ));
+        }
         let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit, options.deadline);
         let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit, options.deadline);
         let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit, options.deadline);

@@ -1,6 +1,7 @@
 //! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
 
 mod accept;
+pub(crate) mod export;
 mod keep;
 mod keys;
 mod ledger;
@@ -144,6 +145,7 @@ fn refuse_newer(conn: &Connection) -> Result<()> {
 
 fn prepare(conn: &mut Connection, pepper: [u8; 32]) -> Result<(Memory, Desk, [u8; 32])> {
     refuse_newer(conn)?;
+    export::refuse_moved(conn)?;
     conn.execute_batch(
         "PRAGMA page_size = 8192;
          PRAGMA journal_mode = WAL;

@@ -1,0 +1,266 @@
+//! A stopped store, read from end to end. It is locked meanwhile, and left as it is but for the mark that it was moved.
+
+use super::rows::{self, DEAD, NOOP, SUCCESS};
+use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
+use crate::moving::{AuditPart, EventPart, Facts, JobPart, Totals, VersionPart};
+use crate::{Result, StoreError, VersionId};
+use bytes::Bytes;
+use clinch_core::effect::EffectState;
+use clinch_core::id::{EventId, JobId};
+use clinch_core::job::Word;
+use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::time::Timestamp;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) struct Source {
+    conn: Connection,
+    pepper: [u8; 32],
+    /// How often it was opened: if that is the same, so is all the rest.
+    boot: i64,
+    moved_to: Option<String>,
+    names: HashMap<i64, Arc<str>>,
+    _lock: std::fs::File,
+}
+
+impl Source {
+    pub fn open(data_dir: &Path) -> Result<Source> {
+        let path = database_path(data_dir);
+        if !path.exists() {
+            return Err(StoreError::Open(format!("there is no store in {}", data_dir.display())));
+        }
+        let lock = lock_directory(data_dir)?;
+        let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_WRITE).map_err(open_error)?;
+        refuse_newer(&conn)?;
+        conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA cache_size = -16384").map_err(open_error)?;
+        Source::read(conn, lock).map_err(damaged)?.ok_or_else(|| {
+            StoreError::Open("it was written by an older clinch; start this one on it once, and stop it again".into())
+        })
+    }
+
+    /// `None`: its schema is an older one.
+    fn read(conn: Connection, lock: std::fs::File) -> rusqlite::Result<Option<Source>> {
+        let version: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        if version < MIGRATIONS.len() as i64 {
+            return Ok(None);
+        }
+        let pepper = conn.query_row("SELECT value FROM fact WHERE name = 'pepper'", [], |row| row.get(0))?;
+        let (boot, moved_to) = (rows::fact(&conn, "boot")?, moved_to(&conn)?);
+        let names = conn
+            .prepare("SELECT id, text FROM name")?
+            .query_map([], |row| Ok((row.get(0)?, Arc::from(row.get_ref(1)?.as_str()?))))?
+            .collect::<rusqlite::Result<_>>()?;
+        Ok(Some(Source { conn, pepper, boot, moved_to, names, _lock: lock }))
+    }
+
+    pub fn pepper(&self) -> &[u8; 32] {
+        &self.pepper
+    }
+
+    pub fn boot(&self) -> i64 {
+        self.boot
+    }
+
+    pub fn moved_to(&self) -> Option<&str> {
+        self.moved_to.as_deref()
+    }
+
+    pub fn facts(&self) -> Result<Facts> {
+        let fact = |name: &str| rows::fact(&self.conn, name).map_err(damaged);
+        let newest =
+            self.number("SELECT max((SELECT ifnull(max(id), 0) FROM event), (SELECT ifnull(max(id), 0) FROM job))")?;
+        Ok(Facts {
+            last_id: fact("last_id")?.max(newest),
+            accepted: fact("accepted")?,
+            created: fact("created")?,
+            expired: fact("expired")?,
+            events_expired: fact("events_expired")?,
+        })
+    }
+
+    pub fn versions(&self) -> Result<Vec<VersionPart>> {
+        let version = |row: &Row<'_>| {
+            let at = rows::time(row, 3)?;
+            Ok(VersionPart { id: VersionId(row.get(0)?), hash: row.get(1)?, files: row.get(2)?, at })
+        };
+        self.all("SELECT id, hash, files, at FROM version ORDER BY id", params![], version)
+    }
+
+    pub fn events(&self) -> Result<i64> {
+        self.events_after(0)
+    }
+
+    pub fn events_after(&self, event: i64) -> Result<i64> {
+        let sql = "SELECT count(*) FROM event WHERE id > ?1";
+        self.conn.query_row(sql, [event], |row| row.get(0)).map_err(damaged)
+    }
+
+    /// The next events, with all that hangs on them.
+    pub fn next(&self, after: i64, events_max: usize, bytes_max: usize) -> Result<Vec<EventPart>> {
+        self.next_events(after, events_max, bytes_max).map_err(damaged)
+    }
+
+    fn next_events(&self, after: i64, events_max: usize, bytes_max: usize) -> rusqlite::Result<Vec<EventPart>> {
+        let mut statement = self.conn.prepare_cached(
+            "SELECT id, flow, received_at, key, fingerprint, expires_at, status, jobs, payload
+             FROM event WHERE id > ?1 ORDER BY id LIMIT ?2",
+        )?;
+        let mut found = statement.query(params![after, i64::try_from(events_max).unwrap_or(i64::MAX)])?;
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = found.next()? {
+            let event = self.event(row)?;
+            bytes += event.bytes();
+            if bytes > bytes_max && !events.is_empty() {
+                break;
+            }
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    fn event(&self, row: &Row<'_>) -> rusqlite::Result<EventPart> {
+        let id = EventId::from_number(row.get::<_, i64>(0)?.cast_unsigned());
+        Ok(EventPart {
+            id,
+            flow: self.name(row.get(1)?),
+            received_at: rows::time(row, 2)?,
+            key: row.get::<_, Option<[u8; 32]>>(3)?.map(DedupKey::from_bytes),
+            fingerprint: row.get::<_, Option<[u8; 32]>>(4)?.map(Fingerprint::from_bytes),
+            expires_at: rows::time(row, 5)?,
+            status: row.get(6)?,
+            jobs_born: row.get(7)?,
+            payload: Bytes::copy_from_slice(row.get_ref(8)?.as_blob()?),
+            deliveries: rows::deliveries(&self.conn, id)?,
+            jobs: self.jobs(id)?,
+        })
+    }
+
+    fn jobs(&self, event: EventId) -> rusqlite::Result<Vec<JobPart>> {
+        self.conn
+            .prepare_cached(
+                "SELECT job.id, job.queue, job.version, job.state, job.run_at, job.failures, job.attempts, job.replays,
+                        job.first_attempt_at, job.ended_at, job.reason,
+                        (SELECT ifnull(max(fence), 0) FROM effect WHERE effect.job = job.id),
+                        job.lane, job.ord, job.priority
+                 FROM job JOIN event ON event.id = job.event
+                 WHERE event.id = ?1 AND job.id > ?1 AND job.id <= ?1 + event.jobs ORDER BY job.id",
+            )?
+            .query_map([event.number().cast_signed()], |row| self.job(row))?
+            .collect()
+    }
+
+    fn job(&self, row: &Row<'_>) -> rusqlite::Result<JobPart> {
+        let id = JobId::from_number(row.get::<_, i64>(0)?.cast_unsigned());
+        let effects = rows::effects(&self.conn, id)?;
+        let failures = row.get(5)?;
+        let place = rows::place(row, 12)?;
+        let word = match row.get(3)? {
+            SUCCESS => Word::Success,
+            NOOP => Word::Noop,
+            DEAD => Word::Dead,
+            _ if effects.iter().any(|effect| effect.state == EffectState::Open) => Word::Running,
+            _ if failures > 0 => Word::Retrying,
+            _ => Word::Queued,
+        };
+        Ok(JobPart {
+            id,
+            queue: self.name(row.get(1)?),
+            version: VersionId(row.get(2)?),
+            word,
+            run_at: rows::time(row, 4)?,
+            lane: place.lane,
+            order: place.order,
+            priority: place.priority,
+            failures,
+            attempts_made: row.get(6)?,
+            replays: row.get(7)?,
+            first_attempt_at: rows::maybe_time(row, 8)?,
+            ended_at: rows::maybe_time(row, 9)?,
+            reason: row.get::<_, Option<i64>>(10)?.map(rows::reason),
+            fence: row.get::<_, i64>(11)?.cast_unsigned(),
+            attempts: rows::attempts(&self.conn, id)?,
+            effects,
+        })
+    }
+
+    pub fn next_audit(&self, after: i64, rows_max: usize) -> Result<Vec<AuditPart>> {
+        let part = |row: &Row<'_>| Ok(AuditPart { id: row.get(6)?, row: rows::audit_row(row)? });
+        let sql = "SELECT at, actor, action, job, reason, detail, id FROM audit WHERE id > ?1 ORDER BY id LIMIT ?2";
+        self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
+    }
+
+    /// Counted as the other engine counts: there a job that was done at once has a row for its attempt.
+    pub fn totals(&self) -> Result<Totals> {
+        let count = |table: &str| self.number(&format!("SELECT count(*) FROM {table}"));
+        Ok(vec![
+            ("versions", count("version")?),
+            ("events", count("event")?),
+            ("keys", self.number("SELECT count(DISTINCT key) FROM event")?),
+            ("jobs", count("job")?),
+            ("attempts", count("attempt")? + count("job WHERE state IN (1, 2) AND attempts = 1")?),
+            ("effects", count("effect")?),
+            ("deliveries", count("delivery")?),
+            ("audit rows", count("audit")?),
+        ])
+    }
+
+    /// From here on it is not served from. Nothing else in it is changed.
+    pub fn mark_moved(&mut self, to: &str, at: Timestamp) -> Result<()> {
+        let mark = |conn: &mut Connection| -> rusqlite::Result<()> {
+            let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            for (name, value) in [("moved_to", &to as &dyn rusqlite::ToSql), ("moved_at", &at.as_micros())] {
+                tx.execute(
+                    "INSERT INTO fact (name, value) VALUES (?1, ?2) ON CONFLICT DO NOTHING",
+                    params![name, value],
+                )?;
+            }
+            tx.commit()
+        };
+        mark(&mut self.conn).map_err(|error| StoreError::Unavailable(error.to_string()))
+    }
+
+    fn name(&self, id: i64) -> Arc<str> {
+        self.names.get(&id).cloned().unwrap_or_else(|| Arc::from("?"))
+    }
+
+    fn number(&self, sql: &str) -> Result<i64> {
+        self.conn.query_row(sql, [], |row| row.get(0)).map_err(damaged)
+    }
+
+    fn all<T>(
+        &self,
+        sql: &str,
+        params: impl rusqlite::Params,
+        part: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut statement = self.conn.prepare_cached(sql).map_err(damaged)?;
+        let found = statement.query_map(params, part).map_err(damaged)?;
+        found.collect::<rusqlite::Result<_>>().map_err(damaged)
+    }
+}
+
+fn damaged(error: rusqlite::Error) -> StoreError {
+    StoreError::Damaged(error.to_string())
+}
+
+fn moved_to(conn: &Connection) -> rusqlite::Result<Option<String>> {
+    conn.query_row("SELECT value FROM fact WHERE name = 'moved_to'", [], |row| row.get(0)).optional()
+}
+
+/// What was moved lives elsewhere: served from here as well, its jobs would have two lives.
+pub(super) fn refuse_moved(conn: &Connection) -> Result<()> {
+    let is_new = |conn: &Connection| -> rusqlite::Result<bool> {
+        conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'fact')", [], |row| row.get(0))
+    };
+    if is_new(conn).map_err(open_error)? {
+        return Ok(());
+    }
+    match moved_to(conn).map_err(open_error)? {
+        None => Ok(()),
+        Some(to) => Err(StoreError::Open(format!(
+            "it was moved to {to} by `clinch migrate`, where its jobs go on; serve from there: --store {to}"
+        ))),
+    }
+}
