@@ -69,6 +69,7 @@ impl Queue {
     pub fn enter(&mut self, job: JobId, place: Place, run_at: Timestamp) {
         if !place.order.is_fifo() {
             self.stand(job, place, run_at);
+            self.wake.notify_one();
             return;
         }
         let line = self.lines.entry(place.lane).or_default();
@@ -147,7 +148,6 @@ impl Queue {
     }
 
     fn stand(&mut self, job: JobId, place: Place, run_at: Timestamp) -> Stand {
-        self.wake.notify_one();
         if run_at > self.seen {
             self.later.insert((run_at, job), place);
             return Stand::Later(run_at);
@@ -185,6 +185,7 @@ impl Queue {
         if let Some((job, run_at, place)) = first {
             let stand = self.stand(job, place, run_at);
             self.note(job, place, stand);
+            self.wake.notify_one();
         }
     }
 
