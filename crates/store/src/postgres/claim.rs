@@ -1,6 +1,6 @@
 //! claim, renew, lapse: who may run a job, and until when. A lease is in the job's own row.
 
-use super::node::Doubt;
+use super::doubt::Doubt;
 use super::param::Params;
 use super::pool::Line;
 use super::wake::Outlook;

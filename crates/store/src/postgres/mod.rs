@@ -8,6 +8,8 @@ mod accept;
 mod batch;
 mod bucket;
 mod claim;
+mod doubt;
+mod ids;
 pub(crate) mod import;
 mod keep;
 mod lanes;
@@ -21,6 +23,7 @@ mod read;
 mod revive;
 mod rows;
 mod settle;
+mod skew;
 mod span;
 mod turns;
 mod verify;
@@ -37,9 +40,10 @@ use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use ledger::{Conclusions, Intents};
 use link::Link;
-use node::{Identity, Skew};
+use node::Identity;
 use pool::{Line, Pool, Use};
 use settle::Settlements;
+use skew::Skew;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -179,7 +183,7 @@ struct Shared {
     /// The database did not do what it was asked to: whether it would do anything is to be found out.
     doubt: Notify,
     /// Claims that may have been made without their answer being heard.
-    unheard: Mutex<Vec<node::Unheard>>,
+    unheard: Mutex<Vec<doubt::Unheard>>,
     /// The present round of pruning.
     round: Mutex<keep::Round>,
     unwell: Mutex<Option<String>>,

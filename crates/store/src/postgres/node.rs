@@ -1,15 +1,14 @@
-//! This node among the others: its number, the ids it gives, its heartbeat, and what becomes of the jobs of one that fell
-//! silent.
+//! This node among the others: its number, its heartbeat, and what becomes of the jobs of one that fell silent.
 
+use super::ids::Ids;
 use super::lanes::Standing;
 use super::pool::{Line, Pool};
-use super::{Clock, Fault, Shared, Versions, lanes, lock, rows};
+use super::{Fault, Shared, Versions, doubt, lanes, lock, rows};
 use crate::{LIVE_JOBS_MAX, VersionId};
-use clinch_core::id::EventId;
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 
@@ -23,15 +22,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(600);
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// A node is never buried before this many beats are missing.
 const BEATS_MISSED_MIN: u32 = 4;
-/// A claim whose answer was lost is looked for during this time: the server may still be at it.
-const UNHEARD_MAX: Duration = Duration::from_secs(15);
 /// The lock of whoever comes or goes.
 const REGISTRAR: i64 = 0x636c_696e_6368_0003;
-
-/// Ids carry milliseconds above these bits, the number of the node below, and a counter in the lowest.
-const MILLISECOND_BITS: u32 = 20;
-const COUNTER_BITS: u32 = 12;
-const ROOM: u64 = 1 << COUNTER_BITS;
 
 /// Who this node is, since it last came.
 pub(super) struct Identity {
@@ -64,30 +56,6 @@ impl Identity {
         self.heard_at = sent_at;
     }
 }
-
-/// No two nodes that live have the same number, so the ids of two nodes never meet, whatever their clocks say: in each
-/// millisecond a node has a room of its own. The ids of one node grow. A new one begins above every id that is stored, so
-/// that they also grow from one life of a node to the next. And should a node that was taken for dead come back while
-/// another has its number: it is refused before it writes, and the primary key is there if that came too late.
-struct Ids {
-    number: u64,
-    last: u64,
-}
-
-impl Ids {
-    fn take(&mut self, at: Timestamp, jobs: u64) -> u64 {
-        let now = EventId::first_at(at).number() + (self.number << COUNTER_BITS);
-        let mut id = now.max(self.last + 1);
-        let is_ours = (id >> COUNTER_BITS) & (ROOM_OWNERS - 1) == self.number;
-        if !is_ours || id % ROOM + jobs >= ROOM {
-            id = (((id >> MILLISECOND_BITS) + 1) << MILLISECOND_BITS) + (self.number << COUNTER_BITS);
-        }
-        self.last = id + jobs;
-        id
-    }
-}
-
-const ROOM_OWNERS: u64 = 1 << (MILLISECOND_BITS - COUNTER_BITS);
 
 /// Takes the lowest number that is free, after the jobs of silent nodes have been given back.
 pub(super) async fn register(lines: &Arc<Pool>, silence: Duration) -> Result<Identity, Fault> {
@@ -157,7 +125,7 @@ async fn bury(line: &mut Line, boot: i64) -> Result<Vec<String>, Fault> {
 /// A job that had begun nothing is ready again; one with an open effect stays as if running under a lease that is over, so
 /// that it is settled as lost and not silently run again. A statement of its own: it must see the intents of those that
 /// the one that locked the jobs had to wait for.
-async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<String>, Fault> {
+pub(super) async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<String>, Fault> {
     let ids: Vec<i64> = jobs.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
     let moved = line
         .query(
@@ -188,64 +156,7 @@ async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<String>, Fault> 
     Ok(jobs.iter().map(|row| row.try_get(1)).collect::<Result<_, _>>()?)
 }
 
-/// A claim under way. If its end is not heard of, for whatever reason, what it may have taken is looked for: nobody would
-/// run it, and nobody else could before the lease is over.
-pub(super) struct Doubt<'s> {
-    shared: &'s Shared,
-    claim: Option<Unheard>,
-}
-
-/// What such jobs can be recognised by.
-pub(super) struct Unheard {
-    boot: i64,
-    until: i64,
-    queue: Option<String>,
-    since: Instant,
-}
-
-impl<'s> Doubt<'s> {
-    pub fn begin(shared: &'s Shared, boot: i64, until: i64, queue: Option<&str>) -> Doubt<'s> {
-        let queue = queue.map(str::to_string);
-        Doubt { shared, claim: Some(Unheard { boot, until, queue, since: Instant::now() }) }
-    }
-
-    pub fn end(mut self) {
-        self.claim = None;
-    }
-}
-
-impl Drop for Doubt<'_> {
-    fn drop(&mut self) {
-        if let Some(claim) = self.claim.take() {
-            lock(&self.shared.unheard).push(Unheard { since: Instant::now(), ..claim });
-        }
-    }
-}
-
-/// Gives back what was claimed by this node without its knowing.
-async fn resolve_doubts(shared: &Shared) -> Result<(), Fault> {
-    let claims: Vec<(i64, i64, Option<String>)> = {
-        let mut unheard = lock(&shared.unheard);
-        unheard.retain(|claim| claim.since.elapsed() < UNHEARD_MAX);
-        unheard.iter().map(|claim| (claim.boot, claim.until, claim.queue.clone())).collect()
-    };
-    for (boot, until, queue) in claims {
-        let mut line = shared.hands.line().await?;
-        line.begin().await?;
-        let sql = "SELECT id, queue FROM job WHERE state = 4 AND node = $1 AND lease_until = $2
-                   AND queue = coalesce($3, queue) ORDER BY id FOR NO KEY UPDATE";
-        let rows = line.query(sql, &[&boot, &until, &queue]).await?;
-        let queues = give_back(&mut line, &rows).await?;
-        line.commit().await?;
-        if !queues.is_empty() {
-            tracing::info!("{} jobs were claimed without an answer; they are given back", queues.len());
-        }
-        wake_all(shared, &queues);
-    }
-    Ok(())
-}
-
-fn wake_all(shared: &Shared, queues: &[String]) {
+pub(super) fn wake_all(shared: &Shared, queues: &[String]) {
     for queue in queues {
         shared.wake.ready(queue, Timestamp::from_micros(0));
     }
@@ -340,7 +251,7 @@ pub(super) async fn mind_others(shared: Arc<Shared>) {
             _ = closed.wait_for(|closed| *closed) => return,
             () = tokio::time::sleep(BEAT_EVERY) => {}
         }
-        if let Err(fault) = resolve_doubts(&shared).await {
+        if let Err(fault) = doubt::resolve_doubts(&shared).await {
             tracing::debug!("claims without an answer are not given back for the moment: {fault}");
         }
         if let Err(fault) = learn(&shared).await {
@@ -436,158 +347,9 @@ pub(super) fn jittered(boot: i64, turn: u32, least: Duration, most: Duration) ->
     least + (most - least).mul_f64((mixed >> 40) as f64 / f64::from(1 << 24))
 }
 
-/// How far the clock of the database is ahead of ours. Whether a job is due and whether a lease is over is decided by
-/// comparing what different nodes wrote: such moments are written in the time of the database. Those that only tell when
-/// something happened are left as they were handed in.
-pub(super) struct Skew {
-    clock: Clock,
-    /// A moment, and the time of the database then. It is counted on from there, so that our own clock may be set at will.
-    heard: Mutex<Option<(Instant, Timestamp)>>,
-    is_apart: AtomicBool,
-}
-
-/// A smaller difference is left alone: leases are much longer, and what was handed in reads back unchanged.
-const SKEW_MIN: i64 = 250_000;
-
-impl Skew {
-    pub fn new(clock: Clock) -> Skew {
-        Skew { clock, heard: Mutex::default(), is_apart: AtomicBool::new(false) }
-    }
-
-    /// The time here, as it is handed in.
-    pub fn here(&self) -> Timestamp {
-        (self.clock)()
-    }
-
-    /// The database told its time at some moment of the round trip.
-    fn measured(&self, database: Timestamp, sent_at: Instant, round_trip: Duration) {
-        let (at, error) = (sent_at + round_trip / 2, round_trip / 2);
-        let mut heard = lock(&self.heard);
-        // Where the slowness of the answer explains the difference, what was known before is as good.
-        let is_news = heard.is_none_or(|(then, time)| {
-            let expected = time + at.saturating_duration_since(then);
-            database.since(expected).max(expected.since(database)) > error
-        });
-        if is_news {
-            *heard = Some((at, database));
-        }
-        drop(heard);
-        let ahead = self.ahead();
-        if self.is_apart.swap(ahead != 0, Ordering::Relaxed) != (ahead != 0) {
-            tracing::warn!("the clock of the database is {ahead} µs ahead of ours; its time counts for leases");
-        }
-    }
-
-    fn ahead(&self) -> i64 {
-        let Some((then, time)) = *lock(&self.heard) else { return 0 };
-        let ahead = (time + then.elapsed()).as_micros().saturating_sub((self.clock)().as_micros());
-        if ahead.abs() < SKEW_MIN { 0 } else { ahead }
-    }
-
-    pub fn to_database(&self, at: Timestamp) -> Timestamp {
-        Timestamp::from_micros(at.as_micros().saturating_add(self.ahead()))
-    }
-
-    pub fn back_from_database(&self, at: Timestamp) -> Timestamp {
-        Timestamp::from_micros(at.as_micros().saturating_sub(self.ahead()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
-    use std::sync::atomic::AtomicI64;
-
-    const AT: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
-
-    #[test]
-    fn the_ids_of_all_nodes_grow_and_never_meet_whatever_their_clocks_say() {
-        let mut seen = HashSet::new();
-        for number in [0, 1, 2, 127, 254, 255] {
-            // Each begins above an id of another, and has a clock of its own that goes back once.
-            let mut ids = Ids { number, last: EventId::first_at(AT).number() + 77 * (number + 1) };
-            let mut last = ids.last;
-            for turn in 0..6_000u64 {
-                let clock = if turn == 3_000 { -2_000_000 } else { i64::try_from(number).expect("small") * 500 };
-                let jobs = turn % 4 + 1;
-                let event = ids.take(Timestamp::from_micros(AT.as_micros() + clock), jobs);
-                assert!(event > last, "node {number}, turn {turn}");
-                last = event + jobs;
-                for id in event..=last {
-                    assert_eq!((id >> COUNTER_BITS) & 255, number, "it stays in its room");
-                    assert!(seen.insert(id), "node {number}, turn {turn}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_id_tells_when_it_was_given() {
-        let mut ids = Ids { number: 200, last: 0 };
-        assert_eq!(EventId::from_number(ids.take(AT, 3)).given_at(), AT);
-    }
-
-    /// A clock that is set by hand, and a skew that reads it.
-    fn skew() -> (Skew, Arc<AtomicI64>) {
-        let hand = Arc::new(AtomicI64::new(AT.as_micros()));
-        let clock = hand.clone();
-        (Skew::new(Arc::new(move || Timestamp::from_micros(clock.load(Ordering::Relaxed)))), hand)
-    }
-
-    fn check(skew: &Skew, at: Timestamp, seconds: i64, why: &str) {
-        let ahead = skew.to_database(at).as_micros() - at.as_micros();
-        let error = ahead - seconds * 1_000_000;
-        // Time goes on while this runs, but not for so long.
-        assert!((0..30_000_000).contains(&error) && (seconds != 0 || error == 0), "{why}: {ahead}");
-        let back = skew.back_from_database(skew.to_database(at)).as_micros() - at.as_micros();
-        assert!(back.abs() < 30_000_000, "{why}: {back}");
-    }
-
-    #[test]
-    fn f16_leases_are_written_in_the_time_of_the_database() {
-        let (skew, _) = skew();
-        check(&skew, AT, 0, "nothing is known yet");
-        skew.measured(AT + Duration::from_secs(300), Instant::now(), Duration::ZERO);
-        check(&skew, AT, 300, "it is ahead");
-        check(&skew, AT + Duration::from_secs(3_600), 300, "so it will be later");
-    }
-
-    #[test]
-    fn a_small_difference_between_clocks_is_left_alone() {
-        let (skew, hand) = skew();
-        let now = Instant::now();
-        hand.store((AT + Duration::from_secs(60)).as_micros(), Ordering::Relaxed);
-        // Measured in the future, so that no time has passed since.
-        skew.measured(
-            AT + Duration::from_secs(60) + Duration::from_millis(200),
-            now + Duration::from_secs(600),
-            Duration::ZERO,
-        );
-        assert_eq!(skew.to_database(AT), AT);
-    }
-
-    #[test]
-    fn f16_a_clock_that_is_set_changes_nothing_in_the_time_of_the_database() {
-        let (skew, hand) = skew();
-        skew.measured(AT, Instant::now(), Duration::ZERO);
-        for by in [300, -300] {
-            let set = Timestamp::from_micros(AT.as_micros() + by * 1_000_000);
-            hand.store(set.as_micros(), Ordering::Relaxed);
-            check(&skew, set, -by, "at once, before it is measured again");
-        }
-    }
-
-    #[test]
-    fn a_slow_answer_says_nothing_unless_it_cannot_be_explained() {
-        let (skew, _) = skew();
-        let now = Instant::now();
-        skew.measured(AT + Duration::from_secs(100), now, Duration::ZERO);
-        skew.measured(AT + Duration::from_secs(101), now - Duration::from_secs(2), Duration::from_secs(4));
-        check(&skew, AT, 100, "it may have been under way for so long");
-        skew.measured(AT + Duration::from_secs(400), now - Duration::from_secs(2), Duration::from_secs(4));
-        check(&skew, AT, 400, "nothing explains this but a clock that was set");
-    }
 
     #[test]
     fn f43_a_node_is_surely_alive_only_since_it_came_and_until_some_time_after_it_was_last_heard() {
