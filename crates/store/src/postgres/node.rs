@@ -158,6 +158,7 @@ pub(super) async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<Strin
 
 pub(super) fn wake_all(shared: &Shared, queues: &[String]) {
     for queue in queues {
+        shared.wake.put_back(queue);
         shared.wake.ready(queue, Timestamp::from_micros(0));
     }
 }
