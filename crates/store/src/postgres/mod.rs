@@ -8,6 +8,7 @@ mod accept;
 mod batch;
 mod bucket;
 mod claim;
+mod ground;
 mod keep;
 mod lanes;
 mod ledger;
@@ -451,12 +452,16 @@ impl Store for PostgresStore {
 
     async fn work(&self, queue: &str) {
         let wake = self.shared.wake.wake_of(queue);
-        if !self.shared.link.is_pooled {
-            return wake.notified().await;
-        }
         // Nobody is heard behind a pooler: who waits for others must look.
-        let pause = self.shared.wake.look_pause(lock(&self.shared.node).boot);
-        tokio::select! { () = wake.notified() => {}, () = tokio::time::sleep(pause) => {} }
+        let look = async {
+            if self.shared.link.is_pooled {
+                let boot = lock(&self.shared.node).boot;
+                tokio::time::sleep(self.shared.wake.look_pause(boot)).await;
+            } else {
+                self.shared.wake.whole_look(queue).await;
+            }
+        };
+        tokio::select! { () = wake.notified() => {}, () = look => {} }
     }
 
     fn next_due(&self, queue: &str) -> Option<Timestamp> {

@@ -247,6 +247,7 @@ async fn resolve_doubts(shared: &Shared) -> Result<(), Fault> {
 
 fn wake_all(shared: &Shared, queues: &[String]) {
     for queue in queues {
+        shared.wake.put_back(queue);
         shared.wake.ready(queue, Timestamp::from_micros(0));
     }
 }

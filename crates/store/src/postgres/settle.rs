@@ -125,6 +125,9 @@ impl Family for Settlements {
             let Some((queue, version, order)) = held.get(job) else { continue };
             match end.change {
                 Change::HandedBack { run_at } => {
+                    if run_at <= end.ended_at {
+                        shared.wake.put_back(queue);
+                    }
                     shared.wake.later(queue, run_at);
                     shared.wake.ready(queue, run_at);
                 }

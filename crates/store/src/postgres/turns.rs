@@ -10,11 +10,47 @@ use std::sync::{Arc, Mutex};
 #[derive(Default)]
 pub(super) struct Rota(Mutex<HashMap<Arc<str>, BTreeMap<i16, Known>>>);
 
+/// New jobs have turns from the highest that was served, as far as their node knows: the others know what was told some
+/// exchanges ago.
+const TOLD_AFTER: usize = 4;
+/// A queue with more priorities than this is looked at whole below the highest ones.
+const LEVELS_MAX: usize = 16;
+
 #[derive(Default)]
 struct Known {
     turns: Turns,
+    /// What was served at each of the last exchanges, the oldest first.
+    past: [u64; TOLD_AFTER],
     /// How far the others were told that we are.
     told: u64,
+}
+
+/// The priorities of a queue, from high to low, and the turn from which there are jobs at each, as far as is known.
+/// Before each there may be others between it and the one above; and after the last, which is below any that there are.
+pub(super) struct Levels {
+    pub above: Vec<i32>,
+    pub at: Vec<i32>,
+    pub from: Vec<i64>,
+}
+
+impl Levels {
+    fn new(known: impl Iterator<Item = (i16, u64)>) -> Levels {
+        let mut levels = Levels { above: Vec::new(), at: Vec::new(), from: Vec::new() };
+        let known = known.map(|(priority, from)| (i32::from(priority), from.cast_signed()));
+        let mut above = i32::from(i16::MAX) + 1;
+        for (at, from) in known.chain([(i32::from(i16::MIN) - 1, 0)]) {
+            levels.above.push(above);
+            levels.at.push(at);
+            levels.from.push(from);
+            above = at;
+        }
+        levels
+    }
+
+    /// Nothing is known.
+    pub fn unknown() -> Levels {
+        Levels::new(std::iter::empty())
+    }
 }
 
 /// Turns for jobs that are about to be written. They count when they are.
@@ -45,6 +81,18 @@ impl Rota {
     /// A job with this turn was claimed.
     pub fn serve(&self, queue: &Arc<str>, priority: i16, turn: u64) {
         self.with(queue, priority, |known| known.turns.serve(turn));
+    }
+
+    /// Where to look.
+    pub fn levels(&self, queue: &str) -> Levels {
+        let queues = lock(&self.0);
+        let known = queues.get(queue).into_iter().flat_map(|priorities| priorities.iter().rev());
+        Levels::new(known.take(LEVELS_MAX).map(|(priority, known)| (*priority, known.past[0])))
+    }
+
+    /// There may be more jobs that have turns from this one on, however old it is.
+    pub fn fell_behind(&self, queue: &Arc<str>, priority: i16, turn: u64) {
+        self.with(queue, priority, |known| known.past = known.past.map(|past| past.min(turn)));
     }
 
     fn with<T>(&self, queue: &Arc<str>, priority: i16, look: impl FnOnce(&mut Known) -> T) -> T {
@@ -86,6 +134,51 @@ impl Rota {
                 known.told = turn.max(known.told);
             });
         }
+        self.age();
         Ok(())
+    }
+
+    fn age(&self) {
+        for known in lock(&self.0).values_mut().flat_map(BTreeMap::values_mut) {
+            known.past.rotate_left(1);
+            known.past[TOLD_AFTER - 1] = known.turns.served();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks_from(rota: &Rota) -> Vec<(i32, i64)> {
+        let levels = rota.levels("work");
+        assert_eq!(levels.above[0], 32_768, "nothing is above");
+        assert_eq!(levels.above[1..], levels.at[..levels.at.len() - 1], "nothing is between");
+        assert_eq!(levels.at.last(), Some(&-32_769), "nothing is below");
+        levels.at.into_iter().zip(levels.from).rev().skip(1).rev().collect()
+    }
+
+    #[test]
+    fn f42_a_look_begins_at_what_was_served_some_exchanges_ago() {
+        let (rota, queue) = (Rota::default(), Arc::from("work"));
+        assert_eq!(looks_from(&rota), []);
+        for turn in 1..=6 {
+            rota.serve(&queue, -7, turn * 10);
+            rota.serve(&queue, 3, turn);
+            rota.age();
+        }
+        assert_eq!(looks_from(&rota), [(3, 3), (-7, 30)], "the highest first");
+        rota.fell_behind(&queue, -7, 15);
+        assert_eq!(looks_from(&rota), [(3, 3), (-7, 15)]);
+        (0..TOLD_AFTER).for_each(|_| rota.age());
+        assert_eq!(looks_from(&rota), [(3, 6), (-7, 60)], "whoever fell behind is looked for only for some time");
+    }
+
+    #[test]
+    fn f42_a_look_at_many_priorities_is_bounded_and_leaves_none_out() {
+        let (rota, queue) = (Rota::default(), Arc::from("work"));
+        (0..100).for_each(|priority| rota.serve(&queue, priority, 1));
+        let levels = looks_from(&rota);
+        assert_eq!((levels.len(), levels[0].0, levels[15].0), (16, 99, 84));
     }
 }

@@ -1,13 +1,14 @@
 //! Who waits for work, and how they hear of it: at once from this node, by NOTIFY from another. Both are hints; the look
 //! into the table is the truth.
 
+use super::ground::{Ground, Reach};
 use super::node::jittered;
 use super::{Fault, Shared, lock};
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tokio_postgres::AsyncMessage;
 
@@ -38,6 +39,7 @@ struct Queue {
     /// Whether it has lanes that keep their order, and whether they were asked first at the last look.
     has_lanes: bool,
     lanes_came_first: bool,
+    ground: Ground,
     wake: Arc<Notify>,
 }
 
@@ -84,6 +86,7 @@ impl Wake {
     pub fn ready_here(&self, queue: &str, run_at: Timestamp) {
         self.with(queue, |queue| {
             queue.due = Some(queue.due.map_or(run_at, |due| due.min(run_at)));
+            queue.ground.put(run_at);
             queue.wake.notify_one();
         });
     }
@@ -109,6 +112,29 @@ impl Wake {
             queue.lanes_came_first = !queue.lanes_came_first;
             queue.has_lanes.then_some(queue.lanes_came_first)
         })
+    }
+
+    /// A job has its old place again.
+    pub fn put_back(&self, queue: &str) {
+        self.with(queue, |queue| queue.ground.put_back());
+    }
+
+    /// Somebody is going to look into the queue.
+    pub fn look(&self, queue: &str) -> Reach {
+        self.with(queue, |queue| queue.ground.look(Instant::now()))
+    }
+
+    /// Until it is time to look at all of the queue, if the last look did not.
+    pub async fn whole_look(&self, queue: &str) {
+        match self.with(queue, |queue| queue.ground.whole_at()) {
+            Some(at) => tokio::time::sleep_until(at.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A whole look that began then found the first that is due at some time.
+    pub fn looked_whole(&self, queue: &str, began: Instant, first: Option<Timestamp>, now: Timestamp) {
+        self.with(queue, |queue| queue.ground.looked(Instant::now(), began.elapsed(), first, now));
     }
 
     /// The queue was looked into, and this is what comes.
