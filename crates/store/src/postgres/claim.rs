@@ -115,7 +115,7 @@ const CLAIM_IN_ORDER: &str = concat!(
     ), first AS MATERIALIZED (
         SELECT job.id, job.fence, job.lane, job.run_at FROM door
         JOIN job ON job.queue = $1 AND job.lane = door.id AND job.pos = door.pos AND job.ord > 0
-        WHERE job.state = 5 FOR NO KEY UPDATE OF job SKIP LOCKED
+        WHERE job.state BETWEEN 5 AND 5 FOR NO KEY UPDATE OF job SKIP LOCKED
     ), taken AS (
         UPDATE job SET state = 4, fence = nextval('fence'), lease_until = $3, node = $4
         FROM first WHERE job.id = first.id AND first.run_at <= $5
@@ -257,7 +257,7 @@ const LATER: &str = "
 const LIFT: &str = "
     WITH due AS MATERIALIZED (
         SELECT job.id, asked.turn FROM unnest($1::bigint[], $2::bigint[]) AS asked (id, turn) JOIN job USING (id)
-        WHERE job.state = 5 AND job.run_at <= $3 FOR NO KEY UPDATE OF job SKIP LOCKED
+        WHERE job.state BETWEEN 5 AND 5 AND job.run_at <= $3 FOR NO KEY UPDATE OF job SKIP LOCKED
     )
     UPDATE job SET state = 0, turn = due.turn FROM due WHERE job.id = due.id";
 
@@ -287,7 +287,7 @@ const LAPSE: &str = concat!(
     WITH over_time AS MATERIALIZED (
         SELECT id FROM job WHERE state = 4 AND lease_until < $1 LIMIT $2
     ), late AS MATERIALIZED (
-        SELECT job.id, job.fence FROM over_time JOIN job USING (id) WHERE job.state = 4 AND job.lease_until < $1
+        SELECT job.id, job.fence FROM over_time JOIN job USING (id) WHERE job.state BETWEEN 4 AND 4 AND job.lease_until < $1
         ORDER BY job.id FOR NO KEY UPDATE OF job
     ), taken AS (
         UPDATE job SET fence = nextval('fence'), lease_until = $3, node = $4
@@ -345,7 +345,7 @@ async fn claims(line: &mut Line, taken: &[Row]) -> Result<Vec<Claim>, Fault> {
 const RENEW: &str = "
     WITH held AS MATERIALIZED (
         SELECT job.id FROM unnest($1::bigint[], $2::bigint[]) AS asked (id, fence) JOIN job USING (id)
-        WHERE job.state = 4 AND job.fence = asked.fence
+        WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
         ORDER BY job.id FOR NO KEY UPDATE OF job
     )
     UPDATE job SET lease_until = greatest(lease_until, $3) FROM held WHERE job.id = held.id RETURNING job.id";
@@ -363,6 +363,7 @@ pub(super) async fn renew(shared: &Shared, leases: &[LeaseRef], until: Timestamp
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::postgres::ledger::INTEND;
     use crate::postgres::{Options, PostgresStore, node};
     use crate::{Acceptance, NewEvent, NewJob, Settlement, Store};
     use clinch_core::job::{Change, Ending};
@@ -475,11 +476,14 @@ mod tests {
         }
     }
 
-    /// How many pages a look into this queue touches, with all its statements.
+    /// How many pages a look into this queue touches, with all its statements, and a heartbeat, and an intent.
     async fn pages(store: &PostgresStore, queue: &str, reach: Reach) -> u64 {
         let Terms { now, until, boot, since, levels: Levels { above, at, from }, .. } =
             &Terms::new(&store.shared, &ask(queue, 1), reach);
-        let looks: [(&str, Params<'_>); 4] = [
+        let (leases, steps) = (vec![1i64], vec!["post"]);
+        let looks: [(&str, Params<'_>); 6] = [
+            (RENEW, &[&leases, &leases, until]),
+            (INTEND, &[&leases, &leases, &steps, &vec![0i16], &leases]),
             (CLAIM, &[&queue, &1i64, until, boot, above, at, from]),
             (CLAIM_IN_ORDER, &[&queue, &1i64, until, boot, now, above, at, since]),
             (LATER, &[&queue, now, &1i64, since]),
@@ -515,6 +519,7 @@ mod tests {
             for lives in [500, 4_000] {
                 live(&store, queue, lives).await;
                 let last = accept(&store, job(queue, 0)).await;
+                client(&server).await.batch_execute("ANALYZE job").await.expect("analyzed");
                 let bounded = pages(&store, queue, Reach::Since(now() - Duration::from_millis(1))).await;
                 touched.push((bounded, pages(&store, queue, Reach::Whole).await));
                 assert_eq!(found(&store, queue).await, last);

@@ -15,14 +15,16 @@ use tokio_postgres::Row;
 
 pub(super) struct Intents;
 
+// BETWEEN, here and wherever jobs are found by their ids: a planner that is told `= 4` may walk through all that run instead,
+// and through what is left of all that ever did.
 // An effect that is done is not intended again: whoever asks has an older picture of the job, and must not send.
 // Nor does anybody begin under a lease that was given back in his absence, even if nobody has taken the job up yet.
-const INTEND: &str = "
+pub(super) const INTEND: &str = "
     WITH held AS MATERIALIZED (
         SELECT asked.* FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[])
             AS asked (job, fence, name, class, at)
         JOIN job ON job.id = asked.job
-        WHERE job.state = 4 AND job.fence = asked.fence AND job.node IS NOT NULL
+        WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence AND job.node IS NOT NULL
         ORDER BY job.id FOR SHARE OF job
     )
     INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
@@ -60,7 +62,7 @@ const CONCLUDE: &str = "
             $1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[], $6::integer[], $7::bytea[]
         ) AS asked (job, fence, name, state, at, status, body)
         JOIN job ON job.id = asked.job
-        WHERE job.state = 4 AND job.fence = asked.fence
+        WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
         ORDER BY job.id FOR SHARE OF job
     ), written AS (
         UPDATE effect SET state = held.state, changed_at = held.at, status = held.status, body = held.body

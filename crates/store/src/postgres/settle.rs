@@ -26,7 +26,7 @@ const SETTLE: &str = concat!(
                     started_at, ended_at, outcome, attempt_reason, error,
                     step, step_state, step_at, step_status, step_body, now)
         JOIN job ON job.id = asked.job
-        WHERE job.state = 4 AND job.fence = asked.fence
+        WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
         ORDER BY job.id FOR NO KEY UPDATE OF job
     ), concluded AS (
         UPDATE effect SET state = held.step_state, changed_at = held.step_at, status = held.step_status,
