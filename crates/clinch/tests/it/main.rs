@@ -10,6 +10,7 @@ mod intake;
 mod process;
 mod replay;
 mod retries;
+mod signatures;
 mod surfaces;
 mod tidy;
 mod workers;

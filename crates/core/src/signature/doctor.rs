@@ -45,7 +45,10 @@ pub fn diagnose(preset: &Preset, scheme: &Scheme, request: &Request<'_>, texts: 
     for (place, key) in read.iter().enumerate() {
         let told = match key {
             Err(bad) => Err(bad.to_string()),
-            Ok(key) => anytime(scheme, request, key.clone()).map_err(|refusal| refusal.to_string()),
+            Ok(key) => anytime(scheme, request, key.clone()).map_err(|refusal| match refusal {
+                Refusal::Mismatch => "does not match".into(),
+                other => format!("cannot be tried: {other}"),
+            }),
         };
         let (passed, found) = match told {
             Ok(()) => (true, "matches".into()),

@@ -152,6 +152,18 @@ impl Scheme {
         }
     }
 
+    /// The scheme in one line, for people.
+    pub fn told(&self) -> String {
+        match self {
+            Scheme::Signed(signed) => signed.told(),
+            Scheme::Standard => {
+                "HMAC-SHA256 or Ed25519 of {id}.{timestamp}.{body}, written v1,<base64> or v1a,<base64>".into()
+            }
+            Scheme::Message => "HMAC-SHA256 or Ed25519 of the components, written sig=:<base64>:".into(),
+            Scheme::Token(pointer) => format!("nothing is signed; the secret itself is at {pointer} in the body"),
+        }
+    }
+
     pub(crate) fn said_at(&self, request: &Request<'_>) -> Option<Timestamp> {
         match self {
             Scheme::Signed(signed) => signed.said_at(request),

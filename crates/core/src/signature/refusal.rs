@@ -70,4 +70,35 @@ impl Refusal {
             Refusal::BodyDigest | Refusal::NotCovered(_) | Refusal::Mismatch => "signature_invalid",
         }
     }
+
+    /// What to look at first.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Refusal::HeaderMissing(_) => {
+                "see that nothing before clinch drops headers, and that the sender signs at all"
+            }
+            Refusal::HeaderTwice(_) => "see which hop adds the header a second time",
+            Refusal::HeaderUnreadable(_) | Refusal::HeaderTooLong(_) | Refusal::TooManySignatures(_) => {
+                "no provider sends this: see who does"
+            }
+            Refusal::Malformed { .. } | Refusal::Version { .. } | Refusal::Encoding { .. } => {
+                "see that the preset is the sender's, in the version that it signs with"
+            }
+            Refusal::Timestamp { .. } | Refusal::AmbiguousId(_) => "see what the sender writes into its headers",
+            Refusal::Stale { .. } => {
+                "it is a replay, or a clock is off: compare this machine's clock, or ask the sender to deliver again"
+            }
+            Refusal::Future { .. } => "a clock is off: compare this machine's clock",
+            Refusal::Body(_) | Refusal::BodyDigest => {
+                "see whether something between the sender and clinch rewrites the body"
+            }
+            Refusal::NotCovered(_) => "have the sender sign that too; what is not signed can be changed by anybody",
+            Refusal::NoUrl => "give the address that the sender calls, exactly as it is in the sender's settings",
+            Refusal::NoLiveSecret => "see when the secrets begin and end to count",
+            Refusal::Mismatch => {
+                "compare the secret with the sender's settings (of this endpoint; live, not test), then see whether \
+                 something on the way rewrites the body"
+            }
+        }
+    }
 }

@@ -224,6 +224,19 @@ impl Signed {
         }
     }
 
+    /// The whole scheme in one line, for people.
+    pub(super) fn told(&self) -> String {
+        let algorithm = match self.algorithm {
+            Algorithm::HmacSha1 => "HMAC-SHA1",
+            Algorithm::HmacSha256 => "HMAC-SHA256",
+            Algorithm::HmacSha512 => "HMAC-SHA512",
+            Algorithm::Sha256 => "SHA-256",
+            Algorithm::EcdsaP256 => "ECDSA P-256",
+        };
+        let parts: String = self.parts.iter().map(Part::told).collect();
+        format!("{algorithm} of {parts}, written {}", self.shape())
+    }
+
     /// What may have been signed: one message for each spelling of the address.
     fn messages<'a>(&'a self, request: &Request<'a>, timestamp: &'a str) -> Result<Vec<Vec<Piece<'a>>>, Refusal> {
         if !self.needs_url() {
@@ -321,6 +334,21 @@ impl Signed {
         });
         names.extend(signed);
         names
+    }
+}
+
+impl Part {
+    fn told(&self) -> String {
+        match self {
+            Part::Body => "{body}".into(),
+            Part::Timestamp => "{timestamp}".into(),
+            Part::Url => "{url}".into(),
+            Part::Method => "{method}".into(),
+            Part::Header(name) => format!("{{header:{name}}}"),
+            Part::Text(text) => text.clone(),
+            Part::Secret => "{secret}".into(),
+            Part::SortedForm | Part::TwilioBody => "{sorted form}".into(),
+        }
     }
 }
 
