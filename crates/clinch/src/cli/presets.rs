@@ -5,6 +5,7 @@ use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, Cell, Table};
 use clap::Subcommand;
 use clinch_core::signature::presets::{self, ALL, Batch, Content, NoPreset, Preset, Retries};
+use clinch_core::signature::settings;
 use clinch_core::time::human;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -141,6 +142,11 @@ fn text(preset: &Preset) -> String {
     }
     for (theirs, ours) in preset.kinds.iter().filter(|(theirs, _)| !theirs.is_empty()) {
         let _ = writeln!(text, "  {theirs} -> {}.{ours}", preset.family);
+    }
+    if preset.name == "hmac" {
+        for (setting, meaning) in settings::KNOWN {
+            let _ = writeln!(text, "  --set {setting:<14} {meaning}");
+        }
     }
     text
 }

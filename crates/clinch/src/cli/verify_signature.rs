@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 use clap::{ArgGroup, Args};
 use clinch_core::signature::doctor::{Diagnosis, Verdict, diagnose};
 use clinch_core::signature::presets::{self, Preset};
-use clinch_core::signature::{Request, Scheme, Window, settings};
+use clinch_core::signature::{Request, SECRETS_MAX, Scheme, Window, settings};
 use clinch_core::time::Timestamp;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -115,7 +115,10 @@ impl VerifySignature {
             let text = text.strip_suffix('\n').unwrap_or(&text);
             secrets.push(text.strip_suffix('\r').unwrap_or(text).to_string());
         }
-        Ok(secrets)
+        match secrets.len() {
+            0..=SECRETS_MAX => Ok(secrets),
+            count => Err(usage(format!("{count} secrets are given; a source has at most {SECRETS_MAX}"))),
+        }
     }
 
     fn body(&self) -> Result<Vec<u8>, Failure> {

@@ -1,5 +1,6 @@
 //! The signature doctor and the list of presets, as people and scripts use them.
 
+use clinch_core::signature::settings::KNOWN;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
@@ -129,11 +130,11 @@ fn a3_a_slip_of_the_pen_in_a_preset_is_understood_and_a_secret_is_needed() {
 
 #[test]
 fn t040_the_doctor_shows_neither_a_secret_nor_a_signature() {
-    let stripe = ["verify-signature", "--preset", "standardwebhooks", "--secret", "hunter2hunter2", "--body", "-"];
+    let standard = ["verify-signature", "--preset", "standardwebhooks", "--secret", "hunter2hunter2", "--body", "-"];
     for said in [
         doctor(&["--secret", SECRET], "1", "x", &[]),
         doctor(&["--secret", SECRET], AT, BODY, &["--json"]),
-        clinch(&stripe, "{}"),
+        clinch(&standard, "{}"),
     ] {
         for hidden in [SECRET, "a2114d57", "hunter2"] {
             assert!(!said.out.contains(hidden) && !said.err.contains(hidden), "{}{}", said.out, said.err);
@@ -173,5 +174,7 @@ fn a3_the_table_of_presets_in_the_documentation_is_the_one_in_the_code() {
     let rows: String = told["presets"].as_array().unwrap().iter().map(row).collect();
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sources.md");
     let page = std::fs::read_to_string(page).unwrap();
+    let settings: String = KNOWN.iter().map(|(name, meaning)| format!("| `{name}` | {meaning} |\n")).collect();
+    assert!(page.contains(&settings), "put these rows into docs/sources.md:\n{settings}");
     assert!(page.contains(&rows), "put these rows into docs/sources.md:\n{rows}");
 }

@@ -101,7 +101,7 @@ pub fn verify(scheme: &Scheme, request: &Request<'_>, secrets: &Secrets, window:
 /// Compares digests, which have one length, so that not even the secret's length shows.
 fn token(request: &Request<'_>, pointer: &str, keys: &[&Key]) -> Result<Proof, Refusal> {
     let body: Value = serde_json::from_slice(request.body).map_err(|_| Refusal::Body("JSON"))?;
-    let missing = || Refusal::HeaderMissing(format!("body:{pointer}"));
+    let missing = || Refusal::TokenMissing(pointer.into());
     let sent = body.pointer(pointer).and_then(Value::as_str).ok_or_else(missing)?;
     let sent = digest(&SHA256, sent.as_bytes());
     let mut matched = None;

@@ -12,6 +12,8 @@ pub const ANSWER: &str = "The signature was not accepted.";
 pub enum Refusal {
     #[error("the request has no `{0}` header")]
     HeaderMissing(String),
+    #[error("the body has no text at `{0}`, where this provider puts its secret")]
+    TokenMissing(String),
     #[error("the header `{0}` was sent more than once")]
     HeaderTwice(String),
     #[error("the header `{0}` has bytes that are not visible ASCII")]
@@ -54,7 +56,7 @@ impl Refusal {
     /// A word with few values, for metrics and `error.type`.
     pub fn word(&self) -> &'static str {
         match self {
-            Refusal::HeaderMissing(_) => "signature_missing",
+            Refusal::HeaderMissing(_) | Refusal::TokenMissing(_) => "signature_missing",
             Refusal::Stale { .. } | Refusal::Future { .. } => "timestamp_out_of_tolerance",
             Refusal::HeaderTwice(_)
             | Refusal::HeaderUnreadable(_)
@@ -77,6 +79,7 @@ impl Refusal {
             Refusal::HeaderMissing(_) => {
                 "see that nothing before clinch drops headers, and that the sender signs at all"
             }
+            Refusal::TokenMissing(_) => "see that the key is set in the sender's settings",
             Refusal::HeaderTwice(_) => "see which hop adds the header a second time",
             Refusal::HeaderUnreadable(_) | Refusal::HeaderTooLong(_) | Refusal::TooManySignatures(_) => {
                 "no provider sends this: see who does"

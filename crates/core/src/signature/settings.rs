@@ -1,6 +1,6 @@
 //! The `hmac` scheme as people write it: a few words and a template instead of code.
 
-use super::signed::{Algorithm, Encoding, Moment, Part, Place, Signed, Written};
+use super::signed::{Algorithm, At, Encoding, Moment, Part, Signed, Written};
 use super::window::{TOLERANCE_USUAL, Unit};
 use crate::time::{BadDuration, parse_duration};
 
@@ -72,9 +72,9 @@ pub fn read(settings: &[(&str, &str)]) -> Result<Signed, BadSetting> {
     let parts = parts(get("signed").unwrap_or("{body}"))?;
     let timestamp_signed = parts.contains(&Part::Timestamp);
     match moment.as_ref().map(|moment| &moment.place) {
-        None | Some(Place::Body(_)) if timestamp_signed => return Err(BadSetting::TimestampNowhere),
-        Some(Place::Header(_) | Place::Pair(_)) if !timestamp_signed => return Err(BadSetting::TimestampUnsigned),
-        Some(Place::Pair(_)) if get("pair").is_none() => return Err(BadSetting::PairAlone),
+        None | Some(At::Body(_)) if timestamp_signed => return Err(BadSetting::TimestampNowhere),
+        Some(At::Header(_) | At::Pair(_)) if !timestamp_signed => return Err(BadSetting::TimestampUnsigned),
+        Some(At::Pair(_)) if get("pair").is_none() => return Err(BadSetting::PairAlone),
         _ => {}
     }
     let tolerance = match get("tolerance") {
@@ -147,9 +147,9 @@ fn moment(place: &str, unit: Option<&str>) -> Result<Moment, BadSetting> {
         }
     };
     let place = match place.split_once(':') {
-        Some(("header", name)) => header_name(name).map(Place::Header),
-        Some(("pair", name)) if !name.is_empty() => Some(Place::Pair(name.into())),
-        Some(("body", pointer)) if pointer.starts_with('/') => Some(Place::Body(pointer.into())),
+        Some(("header", name)) => header_name(name).map(At::Header),
+        Some(("pair", name)) if !name.is_empty() => Some(At::Pair(name.into())),
+        Some(("body", pointer)) if pointer.starts_with('/') => Some(At::Body(pointer.into())),
         _ => None,
     }
     .ok_or_else(|| BadSetting::Value {

@@ -79,12 +79,12 @@ pub enum Part {
 /// Where the timestamp is, and how it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
-    pub place: Place,
+    pub place: At,
     pub unit: Unit,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum At {
     Header(String),
     /// Beside the signature, under this name.
     Pair(String),
@@ -174,15 +174,15 @@ impl Signed {
             return Err(Refusal::Encoding { header: name.clone(), wanted: self.encoding.told() });
         }
         let timestamp = match self.moment.as_ref().map(|moment| &moment.place) {
-            None | Some(Place::Body(_)) => "",
-            Some(Place::Header(name)) => request.header(name)?,
-            Some(Place::Pair(pair)) => {
+            None | Some(At::Body(_)) => "",
+            Some(At::Header(name)) => request.header(name)?,
+            Some(At::Pair(pair)) => {
                 let Written::Pairs { separator, .. } = self.written else { return Err(self.malformed(name)) };
                 one_pair(value, separator, pair).ok_or_else(|| self.malformed(name))?
             }
         };
         let at = match &self.moment {
-            None | Some(Moment { place: Place::Body(_), .. }) => None,
+            None | Some(Moment { place: At::Body(_), .. }) => None,
             Some(moment) => Some(moment.read(timestamp)?),
         };
         Ok(Presented { signatures, timestamp, at })
@@ -217,7 +217,7 @@ impl Signed {
     pub fn shape(&self) -> String {
         match (&self.written, self.moment.as_ref().map(|moment| &moment.place)) {
             (Written::Alone { prefix }, _) => format!("{prefix}<{}>", self.encoding.told()),
-            (Written::Pairs { separator, name }, Some(Place::Pair(at))) => {
+            (Written::Pairs { separator, name }, Some(At::Pair(at))) => {
                 format!("{at}=<timestamp>{separator}{name}=<{}>", self.encoding.told())
             }
             (Written::Pairs { name, .. }, _) => format!("{name}=<{}>", self.encoding.told()),
@@ -301,7 +301,7 @@ impl Signed {
 
     /// A timestamp in the body is only worth reading once the body is known to be the sender's.
     fn at_in_body(&self, request: &Request<'_>) -> Result<Option<Timestamp>, Refusal> {
-        let Some(moment @ Moment { place: Place::Body(pointer), .. }) = &self.moment else { return Ok(None) };
+        let Some(moment @ Moment { place: At::Body(pointer), .. }) = &self.moment else { return Ok(None) };
         let body: Value = serde_json::from_slice(request.body).map_err(|_| Refusal::Body("JSON"))?;
         match body.pointer(pointer) {
             Some(Value::Number(number)) => moment.read(&number.to_string()).map(Some),
@@ -325,7 +325,7 @@ impl Signed {
     pub(super) fn headers_read(&self) -> Vec<String> {
         let mut names = self.headers.clone();
         names.extend(self.version.iter().map(|(name, _)| name.clone()));
-        if let Some(Moment { place: Place::Header(name), .. }) = &self.moment {
+        if let Some(Moment { place: At::Header(name), .. }) = &self.moment {
             names.push(name.clone());
         }
         let signed = self.parts.iter().filter_map(|part| match part {
@@ -365,9 +365,9 @@ impl Moment {
 
     fn unreadable(&self) -> Refusal {
         let place = match &self.place {
-            Place::Header(name) => format!("`{name}`"),
-            Place::Pair(name) => format!("`{name}=`"),
-            Place::Body(pointer) => format!("the body at `{pointer}`"),
+            At::Header(name) => format!("`{name}`"),
+            At::Pair(name) => format!("`{name}=`"),
+            At::Body(pointer) => format!("the body at `{pointer}`"),
         };
         Refusal::Timestamp { place, wanted: self.unit.told() }
     }

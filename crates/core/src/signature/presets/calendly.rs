@@ -1,5 +1,5 @@
 use super::super::Signed;
-use super::super::signed::{Moment, Part, Place as Where, Written};
+use super::super::signed::{At, Moment, Part, Written};
 use super::super::window::Unit;
 use super::{Batch, Content, Place, Preset, Scheme, hours};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn scheme() -> Scheme {
         headers: vec!["calendly-webhook-signature".into()],
         written: Written::Pairs { separator: ',', name: "v1".into() },
         parts: vec![Part::Timestamp, Part::Text(".".into()), Part::Body],
-        moment: Some(Moment { place: Where::Pair("t".into()), unit: Unit::Seconds }),
+        moment: Some(Moment { place: At::Pair("t".into()), unit: Unit::Seconds }),
         tolerance: Some(Duration::from_secs(180)),
         ..Signed::default()
     }

@@ -1,6 +1,6 @@
 //! Three schemes of one provider. CRM webhooks still come as v1, workflow actions as v2; v3 is beside them for new apps.
 
-use super::super::signed::{Algorithm, Encoding, Moment, Part, Place as Where};
+use super::super::signed::{Algorithm, At, Encoding, Moment, Part};
 use super::super::window::{TOLERANCE_USUAL, Unit};
 use super::super::{Signed, Spelling};
 use super::{Batch, Content, Place, Places, Preset, Scheme, hours};
@@ -72,7 +72,7 @@ fn v3() -> Scheme {
         headers: vec!["x-hubspot-signature-v3".into()],
         encoding: Encoding::Base64,
         parts: vec![Part::Method, Part::Url, Part::Body, Part::Timestamp],
-        moment: Some(Moment { place: Where::Header("x-hubspot-request-timestamp".into()), unit: Unit::Millis }),
+        moment: Some(Moment { place: At::Header("x-hubspot-request-timestamp".into()), unit: Unit::Millis }),
         tolerance: Some(TOLERANCE_USUAL),
         spelling: Spelling::HubSpot,
         ..Signed::default()

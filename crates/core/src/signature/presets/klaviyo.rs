@@ -1,6 +1,6 @@
 //! System webhooks. The webhook action of a flow is not signed at all.
 
-use super::super::signed::{Moment, Part, Place as Where};
+use super::super::signed::{At, Moment, Part};
 use super::super::window::Unit;
 use super::super::{SecretFormat, Signed};
 use super::{Batch, Content, Place, Preset, Retries, Scheme};
@@ -38,7 +38,7 @@ fn scheme() -> Scheme {
     Signed {
         headers: vec!["klaviyo-signature".into()],
         parts: vec![Part::Body, Part::Timestamp],
-        moment: Some(Moment { place: Where::Header("klaviyo-timestamp".into()), unit: Unit::HttpDate }),
+        moment: Some(Moment { place: At::Header("klaviyo-timestamp".into()), unit: Unit::HttpDate }),
         secret: SecretFormat::Text { chars_min: 16 },
         ..Signed::default()
     }

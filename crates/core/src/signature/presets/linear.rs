@@ -1,5 +1,5 @@
 use super::super::Signed;
-use super::super::signed::{Moment, Place as Where};
+use super::super::signed::{At, Moment};
 use super::super::window::Unit;
 use super::{Batch, Content, Place, Preset, Scheme, hours};
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub const PRESET: Preset = Preset {
 fn scheme() -> Scheme {
     Signed {
         headers: vec!["linear-signature".into()],
-        moment: Some(Moment { place: Where::Body("/webhookTimestamp".into()), unit: Unit::Millis }),
+        moment: Some(Moment { place: At::Body("/webhookTimestamp".into()), unit: Unit::Millis }),
         tolerance: Some(Duration::from_secs(60)),
         ..Signed::default()
     }

@@ -1,7 +1,7 @@
 //! Paddle Billing.
 
 use super::super::Signed;
-use super::super::signed::{Moment, Part, Place as Where, Written};
+use super::super::signed::{At, Moment, Part, Written};
 use super::super::window::Unit;
 use super::{Batch, Content, Place, Preset, Scheme, hours};
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn scheme() -> Scheme {
         headers: vec!["paddle-signature".into()],
         written: Written::Pairs { separator: ';', name: "h1".into() },
         parts: vec![Part::Timestamp, Part::Text(":".into()), Part::Body],
-        moment: Some(Moment { place: Where::Pair("ts".into()), unit: Unit::Seconds }),
+        moment: Some(Moment { place: At::Pair("ts".into()), unit: Unit::Seconds }),
         tolerance: Some(Duration::from_secs(5)),
         ..Signed::default()
     }

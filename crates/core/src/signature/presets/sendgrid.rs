@@ -1,6 +1,6 @@
 //! The event webhook. The body ends with CR LF, and that is signed too.
 
-use super::super::signed::{Algorithm, Encoding, Moment, Part, Place as Where};
+use super::super::signed::{Algorithm, At, Encoding, Moment, Part};
 use super::super::window::Unit;
 use super::super::{SecretFormat, Signed};
 use super::{Batch, Content, Place, Preset, Scheme, hours};
@@ -42,7 +42,7 @@ fn scheme() -> Scheme {
         encoding: Encoding::Base64,
         parts: vec![Part::Timestamp, Part::Body],
         moment: Some(Moment {
-            place: Where::Header("x-twilio-email-event-webhook-timestamp".into()),
+            place: At::Header("x-twilio-email-event-webhook-timestamp".into()),
             unit: Unit::Seconds,
         }),
         secret: SecretFormat::P256Public,

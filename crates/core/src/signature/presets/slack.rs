@@ -1,6 +1,6 @@
 use super::super::Signed;
 use super::super::handshake::Handshake;
-use super::super::signed::{Moment, Part, Place as Where, Written};
+use super::super::signed::{At, Moment, Part, Written};
 use super::super::window::{TOLERANCE_USUAL, Unit};
 use super::{Batch, Content, Place, Preset, Scheme, minutes};
 
@@ -28,7 +28,7 @@ fn scheme() -> Scheme {
         headers: vec!["x-slack-signature".into()],
         written: Written::Alone { prefix: "v0=".into() },
         parts: vec![Part::Text("v0:".into()), Part::Timestamp, Part::Text(":".into()), Part::Body],
-        moment: Some(Moment { place: Where::Header("x-slack-request-timestamp".into()), unit: Unit::Seconds }),
+        moment: Some(Moment { place: At::Header("x-slack-request-timestamp".into()), unit: Unit::Seconds }),
         tolerance: Some(TOLERANCE_USUAL),
         ..Signed::default()
     }

@@ -1,5 +1,5 @@
 use super::super::Signed;
-use super::super::signed::{Moment, Part, Place as Where, Written};
+use super::super::signed::{At, Moment, Part, Written};
 use super::super::window::{TOLERANCE_USUAL, Unit};
 use super::{Batch, Content, Place, Preset, Scheme, hours};
 
@@ -27,7 +27,7 @@ fn scheme() -> Scheme {
         headers: vec!["stripe-signature".into()],
         written: Written::Pairs { separator: ',', name: "v1".into() },
         parts: vec![Part::Timestamp, Part::Text(".".into()), Part::Body],
-        moment: Some(Moment { place: Where::Pair("t".into()), unit: Unit::Seconds }),
+        moment: Some(Moment { place: At::Pair("t".into()), unit: Unit::Seconds }),
         tolerance: Some(TOLERANCE_USUAL),
         ..Signed::default()
     }

@@ -1,7 +1,7 @@
 //! TikTok for Developers. TikTok Shop signs otherwise: `hmac` with `header: Authorization` and `signed: APPKEY{body}`.
 
 use super::super::Signed;
-use super::super::signed::{Moment, Part, Place as Where, Written};
+use super::super::signed::{At, Moment, Part, Written};
 use super::super::window::Unit;
 use super::{Batch, Content, Place, Preset, Scheme, hours};
 
@@ -28,7 +28,7 @@ fn scheme() -> Scheme {
         headers: vec!["tiktok-signature".into()],
         written: Written::Pairs { separator: ',', name: "s".into() },
         parts: vec![Part::Timestamp, Part::Text(".".into()), Part::Body],
-        moment: Some(Moment { place: Where::Pair("t".into()), unit: Unit::Seconds }),
+        moment: Some(Moment { place: At::Pair("t".into()), unit: Unit::Seconds }),
         ..Signed::default()
     }
     .into()

@@ -1019,6 +1019,16 @@ fn t046_providers_are_answered_as_they_demand() {
 }
 
 #[test]
+fn t028_a_lead_without_its_key_is_refused() {
+    let missing = Err(Refusal::TokenMissing("/google_key".into()));
+    for body in [r#"{"lead_id":"L1"}"#, r#"{"google_key":7}"#, r#"{"google_key":null}"#, "[]"] {
+        assert_eq!(sent("google-ads", &[], body).answer(), missing, "{body}");
+    }
+    assert_eq!(sent("google-ads", &[], "no JSON").answer(), Err(Refusal::Body("JSON")));
+    check("empty", &sent("google-ads", &[], r#"{"google_key":""}"#), Expected::Mismatch);
+}
+
+#[test]
 fn t028_a_key_in_the_body_is_never_stored() {
     for preset in ALL {
         if let Scheme::Token(pointer) = (preset.scheme)() {

@@ -1,5 +1,5 @@
 use super::super::Signed;
-use super::super::signed::{Encoding, Moment, Part, Place as Where};
+use super::super::signed::{At, Encoding, Moment, Part};
 use super::super::window::Unit;
 use super::{Batch, Content, Place, Preset, Retries, Scheme};
 
@@ -26,10 +26,7 @@ fn scheme() -> Scheme {
         headers: vec!["x-zendesk-webhook-signature".into()],
         encoding: Encoding::Base64,
         parts: vec![Part::Timestamp, Part::Body],
-        moment: Some(Moment {
-            place: Where::Header("x-zendesk-webhook-signature-timestamp".into()),
-            unit: Unit::Rfc3339,
-        }),
+        moment: Some(Moment { place: At::Header("x-zendesk-webhook-signature-timestamp".into()), unit: Unit::Rfc3339 }),
         ..Signed::default()
     }
     .into()
