@@ -10,6 +10,7 @@ mod exit;
 mod jobs;
 mod key;
 mod latency;
+mod presets;
 mod problems;
 mod render;
 mod replay;
@@ -17,6 +18,7 @@ mod schema;
 mod send;
 mod serve;
 mod verify;
+mod verify_signature;
 mod version;
 
 pub use exit::Exit;
@@ -112,6 +114,11 @@ enum Command {
     Latency(latency::Latency),
     /// Prove from the store alone that nothing vanished; also while the server is down
     Verify(verify::Verify),
+    /// Providers whose webhooks are known: how they sign, what recognises an event
+    #[command(subcommand)]
+    Presets(presets::Presets),
+    /// Say offline whether a webhook's signature is right, and if not, why
+    VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
     #[command(subcommand)]
     Aliases(aliases::Aliases),
@@ -148,6 +155,8 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Key(command) => command.run(globals).await,
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
+        Command::Presets(command) => command.run(globals),
+        Command::VerifySignature(command) => command.run(globals),
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Version => version::run(globals),

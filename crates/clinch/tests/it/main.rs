@@ -17,6 +17,7 @@ mod redis_server;
 mod replay;
 mod retries;
 mod shared;
+mod signatures;
 mod surfaces;
 mod tidy;
 mod workers;

@@ -6,7 +6,7 @@
 mod cross;
 mod dialect;
 mod flow_file;
-mod nearest;
+pub(crate) mod nearest;
 pub mod problem;
 mod queues_file;
 mod read;
