@@ -20,5 +20,6 @@ pub mod payload;
 pub mod pointer;
 mod raw;
 pub mod retry;
+pub mod seal;
 pub mod time;
 pub mod worker;
