@@ -15,6 +15,7 @@ mod form;
 pub mod id;
 pub mod job;
 pub mod key;
+pub mod limit;
 pub mod minimise;
 pub mod payload;
 pub mod pointer;
