@@ -22,5 +22,6 @@ pub mod pointer;
 mod raw;
 pub mod retry;
 pub mod seal;
+pub mod sender;
 pub mod time;
 pub mod worker;
