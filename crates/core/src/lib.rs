@@ -16,6 +16,7 @@ pub mod id;
 pub mod job;
 pub mod key;
 pub mod limit;
+pub mod mask;
 pub mod minimise;
 pub mod payload;
 pub mod pointer;
