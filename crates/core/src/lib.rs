@@ -3,7 +3,9 @@
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `flow` and `worker` (what a workspace
 //! says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect` (the ledger's nouns),
-//! `expr` (templates), `config` (YAML in, a checked workspace out).
+//! `expr` (templates), `config` (YAML in, a checked workspace out). At the edge: `sender` and `limit` (who may, how
+//! much), `schema` (what it must look like), `minimise` (what of it is kept), `seal` (how it is stored), `mask` (what of
+//! it is shown).
 
 pub mod attempt;
 pub mod config;
@@ -22,6 +24,7 @@ pub mod payload;
 pub mod pointer;
 mod raw;
 pub mod retry;
+pub mod schema;
 pub mod seal;
 pub mod sender;
 pub mod time;
