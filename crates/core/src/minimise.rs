@@ -246,7 +246,7 @@ impl<'r> Level<'r> {
                 out.push(b',');
             }
             if named {
-                out.extend_from_slice(serde_json::Value::from(name).to_string().as_bytes());
+                serde_json::to_writer(&mut *out, name).expect("a text is written to memory");
                 out.push(b':');
             }
             match level.write(value, key, out) {

@@ -3,6 +3,7 @@
 
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::ControlFlow;
 
@@ -56,6 +57,10 @@ pub(crate) fn each<'a>(
     if read.is_err() && !stopped { Err(BadName) } else { Ok(()) }
 }
 
+/// Borrowed where it is spelled without escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
 struct Level<'s, F> {
     each: F,
     stopped: &'s mut bool,
@@ -79,7 +84,7 @@ impl<'de, F: FnMut(&str, &'de RawValue) -> ControlFlow<()>> Visitor<'de> for Lev
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<String>()? {
+        while let Some(Name(name)) = map.next_key()? {
             let value = map.next_value::<&'de RawValue>()?;
             self.call(&name, value)?;
         }
