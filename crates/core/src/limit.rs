@@ -202,6 +202,35 @@ impl Bucket {
     }
 }
 
+/// A limit that refuses nobody: who comes too soon is told when its turn is.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    bucket: Bucket,
+    /// The turn of the last one that has to wait.
+    last: Timestamp,
+}
+
+impl Pace {
+    pub fn new(rate: Rate) -> Self {
+        Pace { bucket: Bucket::full(rate), last: Timestamp::from_micros(i64::MIN) }
+    }
+
+    /// When the next one's turn is: now, or one step after the one before it.
+    pub fn run_at(&mut self, now: Timestamp) -> Timestamp {
+        let rate = *self.bucket.rate();
+        let step = rate.span(rate.token());
+        self.last = if self.last > now {
+            self.last + step
+        } else {
+            match self.bucket.take(now, 1) {
+                Take::Taken { .. } => return now,
+                Take::Wait(wait) => now + wait,
+            }
+        };
+        self.last
+    }
+}
+
 /// One limit for each of many: senders, addresses. Holds at most `keys_max` of them.
 ///
 /// A bucket that is full again is as good as none, so a newcomer takes the place of the one that is fullest. Only when
@@ -293,6 +322,15 @@ mod tests {
 
     fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a4_who_comes_too_soon_is_given_a_turn_of_its_own() {
+        let mut pace = Pace::new(rate("2/s"));
+        let turns: Vec<Timestamp> = (0..6).map(|_| pace.run_at(at(0))).collect();
+        assert_eq!(turns, [at(0), at(0), at(500), at(1000), at(1500), at(2000)]);
+        assert_eq!(pace.run_at(at(1900)), at(2500), "nobody passes who waits");
+        assert_eq!(pace.run_at(at(9000)), at(9000));
     }
 
     fn taken(remaining: u32, reset: u64) -> Take {

@@ -10,6 +10,7 @@
 //! refused when there are rules: nobody could say that the named field is not in it.
 
 use crate::form;
+use crate::key::Pepper;
 use crate::payload;
 use crate::pointer::{BadPointer, Pointer};
 use crate::raw::{self, Kind};
@@ -88,6 +89,11 @@ impl HashKey {
         HashKey(hmac::Key::new(hmac::HMAC_SHA256, secret))
     }
 
+    /// A key of its own for each store: nobody else's hashes can be compared with ours.
+    pub fn of_store(pepper: &Pepper) -> Self {
+        HashKey::new(&pepper.mac("clinch minimise 1", &[]))
+    }
+
     /// `h_` and 32 digits. A number hashes as its digits do, so that `42` and `"42"` still meet.
     pub fn hash(&self, value: &[u8]) -> String {
         let mut mac = hmac::Context::with_key(&self.0);
@@ -134,6 +140,24 @@ impl Minimise {
         Ok(Minimise { rules, keeps_only_named: wanted.keep.is_some(), headers })
     }
 
+    /// Whether a text at this place of a body stays readable. What is taken out of a body before it is minimised, such as a
+    /// key, must not be written down more readably than the body itself.
+    pub fn shows(&self, pointer: &str) -> bool {
+        let mut level = Level::root(self);
+        for name in pointer.split('/').skip(1) {
+            match level.below(&name.replace("~1", "/").replace("~0", "~")) {
+                Some(below) => level = below,
+                None => return false,
+            }
+        }
+        level.fate == Fate::Kept
+    }
+
+    /// Whether a body may come out otherwise than it went in.
+    pub fn changes_bodies(&self) -> bool {
+        self.keeps_only_named || !self.rules.is_empty()
+    }
+
     /// The name is in lower case.
     pub fn keeps_header(&self, name: &str) -> bool {
         match &self.headers {
@@ -144,11 +168,10 @@ impl Minimise {
 
     /// What may be written down of a body.
     pub fn body(&self, body: &Bytes, content_type: Option<&str>, key: &HashKey) -> Result<Bytes, NotMinimised> {
-        if body.is_empty() || (self.rules.is_empty() && !self.keeps_only_named) {
+        if body.is_empty() || !self.changes_bodies() {
             return Ok(body.clone());
         }
-        let fate = if self.keeps_only_named { Fate::Gone } else { Fate::Kept };
-        let root = Level { fate, depth: 0, rules: self.rules.iter().collect() };
+        let root = Level::root(self);
         let mut out = Vec::with_capacity(body.len());
         if content_type.is_some_and(form::is_form) {
             root.write_form(body, key, &mut out);
@@ -157,7 +180,7 @@ impl Minimise {
         let whole = raw::parse(body).ok_or(NotMinimised::NotReadable)?;
         match raw::kind(whole) {
             Kind::Object | Kind::List => root.write_container(whole, key, &mut out)?,
-            _ if fate == Fate::Kept => out.extend_from_slice(whole.get().as_bytes()),
+            _ if root.fate == Fate::Kept => out.extend_from_slice(whole.get().as_bytes()),
             _ => out.extend_from_slice(b"null"),
         }
         Ok(out.into())
@@ -194,6 +217,11 @@ struct Level<'r> {
 }
 
 impl<'r> Level<'r> {
+    fn root(minimise: &'r Minimise) -> Level<'r> {
+        let fate = if minimise.keeps_only_named { Fate::Gone } else { Fate::Kept };
+        Level { fate, depth: 0, rules: minimise.rules.iter().collect() }
+    }
+
     /// The field or item `name` of this value; `None` when it is gone and nothing below can be wanted.
     fn below(&self, name: &str) -> Option<Level<'r>> {
         let mut fate = self.fate;
@@ -363,6 +391,21 @@ mod tests {
         let value: Value = serde_json::from_slice(&body).expect("JSON");
         assert_eq!(value["a"], value["b"]);
         assert_ne!(HashKey::new(&[8; 32]).hash(b"ada"), key().hash(b"ada"));
+    }
+
+    #[test]
+    fn a5_it_is_known_beforehand_which_fields_stay_readable() {
+        let check = |wanted: &str, pointer: &str, shown: bool| {
+            assert_eq!(rules(wanted).expect(wanted).shows(pointer), shown, "{wanted}: {pointer}");
+        };
+        check("", "/a", true);
+        check("drop /a", "/a/b", false);
+        check("drop /a/b", "/a/c", true);
+        check("hash /a", "/a", false);
+        check("keep /a", "/a/b", true);
+        check("keep /a", "/b", false);
+        check("keep /items/*/id", "/items/0/id", true);
+        check("drop /a~1b", "/a~1b", false);
     }
 
     #[test]

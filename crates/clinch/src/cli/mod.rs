@@ -117,7 +117,7 @@ enum Command {
     /// Providers whose webhooks are known: how they sign, what recognises an event
     #[command(subcommand)]
     Presets(presets::Presets),
-    /// Say offline whether a webhook's signature is right, and if not, why
+    /// Say whether a webhook's signature is right, and if not, why
     VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
     #[command(subcommand)]
@@ -156,7 +156,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
         Command::Presets(command) => command.run(globals),
-        Command::VerifySignature(command) => command.run(globals),
+        Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Version => version::run(globals),

@@ -1,9 +1,12 @@
-//! `clinch verify-signature`: the signature doctor. Reads a request from files and flags; touches no server.
+//! `clinch verify-signature`: the signature doctor. Reads a request from files and flags; a server is asked only about the
+//! last request that it refused.
 
 use super::Globals;
+use super::client::Client;
 use super::exit::{Exit, Failure};
 use super::presets::unknown;
 use super::render::{self, BOLD};
+use crate::api::shapes::RejectionList;
 use anstyle::{AnsiColor, Style};
 use clap::{ArgGroup, Args};
 use clinch_core::signature::doctor::{Diagnosis, Verdict, diagnose};
@@ -13,11 +16,11 @@ use clinch_core::time::Timestamp;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 #[command(
-    group(ArgGroup::new("given").args(["secrets", "secrets_env", "secrets_file"]).multiple(true).required(true)),
+    group(ArgGroup::new("given").args(["secrets", "secrets_env", "secrets_file"]).multiple(true)),
     after_help = "\
 Examples:
   clinch verify-signature --preset stripe --secret-env STRIPE_WEBHOOK_SECRET --body event.json \\
@@ -26,14 +29,15 @@ Examples:
       --header 'x-square-hmacsha256-signature: ...' < event.json
   clinch verify-signature --preset hmac --set header=X-Sig --set encoding=base64 --set 'signed={timestamp}.{body}' \\
       --set timestamp=header:X-Time --secret s3cret --body event.json --header 'X-Sig: ...' --header 'X-Time: ...'
+  clinch verify-signature --last-rejected --source shop     why the running server refused the last request
 
 Exits with 0 if the signature is accepted and with 1 if it is refused. Save the body as it came, byte for byte:
 editors add line breaks."
 )]
 pub struct VerifySignature {
     /// The provider; see `clinch presets ls`
-    #[arg(long, value_name = "NAME")]
-    preset: String,
+    #[arg(long, value_name = "NAME", required_unless_present = "last_rejected", requires = "given")]
+    preset: Option<String>,
     /// A secret; other users of this machine can see it, so better one of the next two
     #[arg(long = "secret", value_name = "SECRET", allow_hyphen_values = true)]
     secrets: Vec<String>,
@@ -44,8 +48,8 @@ pub struct VerifySignature {
     #[arg(long = "secret-file", value_name = "FILE")]
     secrets_file: Vec<PathBuf>,
     /// The body as it came: a file, or - for standard input
-    #[arg(long, value_name = "FILE")]
-    body: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "last_rejected")]
+    body: Option<PathBuf>,
     /// A header as it came; again for each
     #[arg(short = 'H', long = "header", value_parser = header, value_name = "NAME: VALUE")]
     headers: Vec<(String, String)>,
@@ -60,6 +64,12 @@ pub struct VerifySignature {
     /// A setting of the hmac preset, such as header=X-Signature; again for each
     #[arg(long = "set", value_parser = setting, value_name = "KEY=VALUE")]
     settings: Vec<(String, String)>,
+    /// Ask the running server why a source refused its last request
+    #[arg(long, requires = "source", conflicts_with_all = ["preset", "body", "given"])]
+    last_rejected: bool,
+    /// The source, for --last-rejected
+    #[arg(long, requires = "last_rejected", value_name = "NAME")]
+    source: Option<String>,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -73,8 +83,11 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 impl VerifySignature {
-    pub fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
-        let preset = presets::find(&self.preset).map_err(unknown)?;
+    pub async fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
+        if let Some(source) = self.source.as_deref().filter(|_| self.last_rejected) {
+            return last_rejected(globals, source).await;
+        }
+        let preset = presets::find(self.preset.as_deref().unwrap_or_default()).map_err(unknown)?;
         let scheme = self.scheme(preset)?;
         let secrets = self.secrets()?;
         let body = self.body()?;
@@ -122,15 +135,36 @@ impl VerifySignature {
     }
 
     fn body(&self) -> Result<Vec<u8>, Failure> {
-        let read = match self.body.as_os_str() == "-" {
+        let path = self.body.as_deref().unwrap_or(Path::new("-"));
+        let read = match path.as_os_str() == "-" {
             true => {
                 let mut body = Vec::new();
                 std::io::stdin().read_to_end(&mut body).map(|_| body)
             }
-            false => std::fs::read(&self.body),
+            false => std::fs::read(path),
         };
-        read.map_err(|error| unreadable(&self.body, &error))
+        read.map_err(|error| unreadable(path, &error))
     }
+}
+
+/// What the server remembers of the last request that a source refused: the cause, not the request.
+async fn last_rejected(globals: &Globals, source: &str) -> Result<Exit, Failure> {
+    // This command's own `--url`, which is the sender's, stands in the place of the server's.
+    let url = globals.url.clone().filter(|url| !url.is_empty());
+    let globals = &Globals { url, ..globals.clone() };
+    let answer = Client::open(globals)?.get::<RejectionList>(&["sources", source, "rejections"], &[]).await?;
+    let Some(last) = answer.told.rejections.first() else {
+        let text = || format!("source {source} has refused nothing since the server started\n");
+        render::show(globals.output(), &answer.document, "none", text)?;
+        return Ok(Exit::Done);
+    };
+    render::show(globals.output(), &answer.document, &last.reason, || {
+        let names = last.headers.iter().map(|name| render::clean(name)).collect::<Vec<_>>().join(", ");
+        format!("{BOLD}{source}{BOLD:#}  refused at {}\n  headers     {names}\n", last.at.0)
+    })?;
+    Err(Failure::new(Exit::Failed, "CL0301", format!("Refused: {}", last.message))
+        .fact(format!("reason: {}; {} refusals are remembered", last.reason, answer.told.rejections.len()))
+        .fix(last.advice.clone()))
 }
 
 fn usage(said: String) -> Failure {

@@ -18,6 +18,7 @@ mod replay;
 mod retries;
 mod shared;
 mod signatures;
+mod sources;
 mod surfaces;
 mod tidy;
 mod workers;

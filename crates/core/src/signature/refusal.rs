@@ -53,6 +53,15 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Every word that there is.
+    pub const WORDS: [&'static str; 5] = [
+        "signature_missing",
+        "timestamp_out_of_tolerance",
+        "signature_malformed",
+        "signature_not_checkable",
+        "signature_invalid",
+    ];
+
     /// A word with few values, for metrics and `error.type`.
     pub fn word(&self) -> &'static str {
         match self {

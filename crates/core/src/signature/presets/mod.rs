@@ -39,6 +39,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 /// In the order of their names.
@@ -177,15 +178,46 @@ pub enum BadBody {
 /// One event out of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The provider's id for it, or the digest of several values.
-    pub id: String,
+    /// The provider's id for it, or the digest of several values; `None` when it has none where the provider puts it.
+    pub id: Option<String>,
+    /// The provider's own word for its type; empty when it has none.
+    pub said: String,
     /// `shopify.order.created`
     pub kind: String,
     /// The bytes as they came, in a batch the item's own; a form as JSON.
     pub body: Cow<'a, [u8]>,
+    /// What the bytes say.
+    pub value: Value,
+}
+
+impl fmt::Debug for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Preset({})", self.name)
+    }
 }
 
 impl Preset {
+    /// What is said of an event without an id.
+    pub fn no_id(&self) -> BadBody {
+        BadBody::NoId(told(self.id))
+    }
+
+    /// How long a key must be remembered at the least.
+    pub fn retry_window(&self) -> Option<Duration> {
+        match self.retries {
+            Retries::For(window) => Some(window),
+            Retries::Never | Retries::Unknown => None,
+        }
+    }
+
+    /// The fields of an event whose values are its id, or whose hash is.
+    pub fn id_fields(&self) -> impl Iterator<Item = &'static str> {
+        self.id.iter().flat_map(|places| places.iter()).filter_map(|place| match place {
+            Place::Event(pointer) => Some(*pointer),
+            Place::Header(_) | Place::Digest => None,
+        })
+    }
+
     /// The events in a request, each with its own id and type.
     pub fn events<'a>(&self, request: &Request<'a>) -> Result<Vec<Event<'a>>, BadBody> {
         let body = self.content.read(request)?;
@@ -201,12 +233,13 @@ impl Preset {
         let look = |place: &Place| place.look(request, &body, &value);
         let first =
             |rule: &[Places]| rule.iter().find_map(|places| places.iter().map(look).collect::<Option<Vec<_>>>());
-        let id = first(self.id).ok_or_else(|| BadBody::NoId(told(self.id)))?;
-        let kind = first(self.kind).unwrap_or_default().join(".");
-        Ok(Event { id: identity(&id), kind: self.kind_of(&kind), body })
+        let id = first(self.id);
+        let said = first(self.kind).unwrap_or_default().join(".");
+        Ok(Event { id: id.map(|values| identity(&values)), kind: self.kind_of(&said), said, body, value })
     }
 
-    fn kind_of(&self, said: &str) -> String {
+    /// A type in our words, for one in the provider's.
+    pub fn kind_of(&self, said: &str) -> String {
         let ours = match self.kinds.iter().find(|(theirs, _)| *theirs == said) {
             Some((_, ours)) => (*ours).into(),
             None => Some(dotted(said)).filter(|dotted| !dotted.is_empty()).unwrap_or_else(|| "event".into()),
@@ -220,7 +253,7 @@ impl Preset {
 }
 
 /// One value is the id itself; several are hashed, as is what would be too long for a key.
-fn identity(values: &[String]) -> String {
+pub(crate) fn identity(values: &[String]) -> String {
     match values {
         [one] if one.len() <= KEY_BYTES_MAX => one.clone(),
         _ => {

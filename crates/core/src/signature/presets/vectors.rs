@@ -594,7 +594,9 @@ impl Sent {
     }
 
     fn events(&self) -> Vec<(String, String, String)> {
-        let told = |event: Event<'_>| (event.id, event.kind, String::from_utf8(event.body.into()).expect("text"));
+        let told = |event: Event<'_>| {
+            (event.id.expect("an id"), event.kind, String::from_utf8(event.body.into()).expect("text"))
+        };
         self.request(|request| self.preset.events(request).expect("events").into_iter().map(told).collect())
     }
 
@@ -1042,7 +1044,7 @@ fn presets_are_listed_by_name_and_a_slip_of_the_pen_is_understood() {
     let names = ALL.map(|preset| preset.name);
     assert!(names.is_sorted());
     assert_eq!(find("hubspot-v3").expect("a preset").name, "hubspot-v3");
-    let meant = |written: &str| find(written).err().expect("not a preset").meant;
+    let meant = |written: &str| find(written).expect_err("not a preset").meant;
     assert_eq!(meant("shopfy"), Some("shopify"));
     assert_eq!(meant("Stripe"), Some("stripe"));
     assert_eq!(meant("xyz"), None);
