@@ -330,11 +330,16 @@ impl App {
 /// Runs until a signal or a store that failed for good.
 pub async fn serve(options: Options) -> Result<(), StartError> {
     let grace = options.grace;
-    let app = start(options).await?;
+    // Listened for before anybody can know that we are ready: whoever knows it may tell us to stop.
+    let mut signal = std::pin::pin!(signal());
+    let app = tokio::select! {
+        app = start(options) => app?,
+        () = &mut signal => return Ok(()),
+    };
     app.greet();
     tokio::select! {
         error = app.store_failed() => return Err(error.into()),
-        () = signal() => {}
+        () = &mut signal => {}
         () = app.house.stop.cancelled() => return Err(StartError::Io("clinch stopped; the log says why".into())),
     }
     eprintln!("stopping: no new events or jobs; jobs under way have {}", clinch_core::time::human(grace));
@@ -387,9 +392,12 @@ impl App {
     }
 }
 
-async fn signal() {
+/// From this call on the process is told of signals instead of ended by them.
+fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate()).expect("signals can be listened for");
     let mut int = signal(SignalKind::interrupt()).expect("signals can be listened for");
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    }
 }
