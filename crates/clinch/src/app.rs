@@ -3,7 +3,8 @@
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
 use crate::house::House;
-use crate::intake::KeyStore;
+use crate::intake::{Credentials, KeyStore};
+use crate::rejections::Rejections;
 use crate::secrets::Secrets;
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
@@ -12,6 +13,7 @@ use clinch_core::config::{self, Files, Problem, Workspace};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{Store, StoreError};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -101,13 +103,11 @@ pub struct App {
 pub async fn start(options: Options) -> Result<App, StartError> {
     let files = read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
     let (workspace, warnings) = checked(&files)?;
-    let secrets = Secrets::from_env(&workspace.secrets).map_err(|missing| {
-        let names: Vec<String> = missing.into_iter().collect();
-        StartError::Workspace(format!(
-            "these secrets are not set: {}; set environment variables of these names (values are never printed)",
-            names.join(", ")
-        ))
-    })?;
+    let secrets = read_secrets(&workspace, options.roles)?;
+    let credentials = match options.roles.intake {
+        true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
+        false => Vec::new(),
+    };
     let intake = match options.roles.intake {
         true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen").await?),
         false => None,
@@ -129,7 +129,9 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         true => key_stores(&workspace, &secrets, &*store, &metrics)?,
         false => Vec::new(),
     };
+    let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
     let house = House {
+        rejections: Arc::new(rejections),
         store,
         clock,
         metrics,
@@ -147,9 +149,39 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         rooms: TaskTracker::new(),
         card: options.data_dir.join("server.json"),
     };
-    app.open(intake, key_stores, admin, token, &options);
+    let doors = Doors { intake, key_stores, credentials, admin, token };
+    app.open(doors, &options);
     app.leave_card().map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
     Ok(app)
+}
+
+/// What the rooms with a door need to open it.
+struct Doors {
+    intake: Option<TcpListener>,
+    key_stores: Vec<Arc<KeyStore>>,
+    credentials: Vec<Option<Credentials>>,
+    admin: Option<TcpListener>,
+    token: AdminToken,
+}
+
+/// Every secret that this process needs, or the names of those that are not set and who needs them.
+fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartError> {
+    let sources = if roles.intake { &workspace.sources[..] } else { &[] };
+    let of_sources: Vec<(&str, &str)> =
+        sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
+    let of_steps = workspace.secrets.iter().map(String::as_str);
+    let names: BTreeSet<&str> = of_steps.chain(of_sources.iter().map(|(variable, _)| *variable)).collect();
+    Secrets::from_env(names).map_err(|missing| {
+        let told = |name: &String| match of_sources.iter().find(|(variable, _)| variable == name) {
+            Some((_, source)) => format!("{name} (source `{source}`)"),
+            None => name.clone(),
+        };
+        let names: Vec<String> = missing.iter().map(told).collect();
+        StartError::Workspace(format!(
+            "these secrets are not set: {}; set environment variables of these names (values are never printed)",
+            names.join(", ")
+        ))
+    })
 }
 
 /// A workspace without errors in which every step can be run.
@@ -217,26 +249,19 @@ fn make_private(directory: &Path) -> std::io::Result<()> {
 }
 
 impl App {
-    fn open(
-        &mut self,
-        intake: Option<TcpListener>,
-        key_stores: Vec<Arc<KeyStore>>,
-        admin: Option<TcpListener>,
-        token: AdminToken,
-        options: &Options,
-    ) {
+    fn open(&mut self, doors: Doors, options: &Options) {
         let house = &self.house;
-        for store in &key_stores {
+        for store in &doors.key_stores {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
         }
-        if let Some(listener) = intake {
-            self.rooms.spawn(intake::run(listener, house.clone(), key_stores));
+        if let Some(listener) = doors.intake {
+            self.rooms.spawn(intake::run(listener, house.clone(), doors.key_stores, doors.credentials));
         }
-        if let Some(listener) = admin {
-            let router = api::router(house.clone(), token);
+        if let Some(listener) = doors.admin {
+            let router = api::router(house.clone(), doors.token);
             let service = hyper_util::service::TowerToHyperService::new(router);
-            self.rooms.spawn(server::serve(listener, service, house.stop.clone()));
+            self.rooms.spawn(server::serve(listener, move |_| service.clone(), house.stop.clone()));
         }
         if options.roles.worker {
             let (house, grace) = (house.clone(), options.grace);
@@ -261,7 +286,11 @@ impl App {
         let routes: Vec<_> = flows
             .iter()
             .flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)))
-            .map(|(flow, route)| serde_json::json!({"flow": flow.name, "method": route.method.word(), "path": route.path}))
+            .map(|(flow, route)| (&flow.name, route.method, &route.path))
+            .chain(
+                self.house.versions.workspace.sources.iter().map(|source| (&source.name, source.method, &source.path)),
+            )
+            .map(|(flow, method, path)| serde_json::json!({"flow": flow, "method": method.word(), "path": path}))
             .collect();
         let card = serde_json::json!({
             "intake": url(self.intake), "admin": url(self.admin), "pid": std::process::id(), "routes": routes,
@@ -301,11 +330,16 @@ impl App {
 /// Runs until a signal or a store that failed for good.
 pub async fn serve(options: Options) -> Result<(), StartError> {
     let grace = options.grace;
-    let app = start(options).await?;
+    // Listened for before anybody can know that we are ready: whoever knows it may tell us to stop.
+    let mut signal = std::pin::pin!(signal());
+    let app = tokio::select! {
+        app = start(options) => app?,
+        () = &mut signal => return Ok(()),
+    };
     app.greet();
     tokio::select! {
         error = app.store_failed() => return Err(error.into()),
-        () = signal() => {}
+        () = &mut signal => {}
         () = app.house.stop.cancelled() => return Err(StartError::Io("clinch stopped; the log says why".into())),
     }
     eprintln!("stopping: no new events or jobs; jobs under way have {}", clinch_core::time::human(grace));
@@ -329,6 +363,15 @@ impl App {
                     );
                 }
             }
+            for source in &workspace.sources {
+                let verified = source.proof.as_ref().map_or("anybody may send", |_| source.preset.name);
+                eprintln!(
+                    "  intake   {} http://{intake}{}  -> source {} ({verified})",
+                    source.method.word(),
+                    source.path,
+                    source.name
+                );
+            }
         }
         if let Some(admin) = self.admin {
             eprintln!("  admin    http://{admin}/api/v1   metrics /metrics   health /healthz /readyz");
@@ -349,9 +392,12 @@ impl App {
     }
 }
 
-async fn signal() {
+/// From this call on the process is told of signals instead of ended by them.
+fn signal() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate()).expect("signals can be listened for");
     let mut int = signal(SignalKind::interrupt()).expect("signals can be listened for");
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    }
 }

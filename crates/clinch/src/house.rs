@@ -1,6 +1,7 @@
 //! What every room is given. Rooms meet in the store, never in each other.
 
 use crate::clock::Clock;
+use crate::rejections::Rejections;
 use crate::secrets::Secrets;
 use crate::telemetry::Metrics;
 use crate::workspace::Versions;
@@ -16,6 +17,7 @@ pub struct House {
     pub metrics: Arc<Metrics>,
     pub versions: Arc<Versions>,
     pub secrets: Arc<Secrets>,
+    pub rejections: Arc<Rejections>,
     /// Cancelled when the house is to be left: nothing new is begun.
     pub stop: CancellationToken,
 }

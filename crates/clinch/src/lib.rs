@@ -11,6 +11,8 @@ pub mod effects;
 pub mod house;
 pub mod intake;
 pub mod keeper;
+pub mod masking;
+pub mod rejections;
 pub mod secrets;
 pub mod server;
 pub mod telemetry;

@@ -7,16 +7,16 @@ pub struct Secrets(BTreeMap<String, String>);
 
 impl Secrets {
     /// Reads every name; says which are missing or empty.
-    pub fn from_env<'a>(names: impl IntoIterator<Item = &'a String>) -> Result<Secrets, BTreeSet<String>> {
+    pub fn from_env<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Secrets, BTreeSet<String>> {
         let mut found = BTreeMap::new();
         let mut missing = BTreeSet::new();
         for name in names {
             match read(name) {
                 Some(value) => {
-                    found.insert(name.clone(), value);
+                    found.insert(name.to_string(), value);
                 }
                 None => {
-                    missing.insert(name.clone());
+                    missing.insert(name.to_string());
                 }
             }
         }

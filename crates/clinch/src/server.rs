@@ -7,6 +7,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -22,11 +23,12 @@ const HEADER_BYTES_MAX: usize = 64 << 10;
 /// After a stop, requests under way have this long.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Serves until `stop`, then lets requests under way finish.
-pub async fn serve<S, B>(listener: TcpListener, service: S, stop: CancellationToken)
+/// Serves until `stop`, then lets requests under way finish. Each connection has a service of its own, which is told who
+/// called.
+pub async fn serve<S, B>(listener: TcpListener, service: impl Fn(IpAddr) -> S, stop: CancellationToken)
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
-    S: Clone + Send + 'static,
+    S: Send + 'static,
     S::Future: Send,
     B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
@@ -41,8 +43,8 @@ where
             () = stop.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(connected) => connected,
             Err(error) => {
                 // Out of file descriptors, mostly: give connections a moment to close rather than spin.
                 tracing::warn!("a connection could not be accepted: {error}");
@@ -58,7 +60,7 @@ where
             .max_buf_size(HEADER_BYTES_MAX)
             // Answers are so small that copying them together is cheaper than describing their parts to the kernel.
             .writev(false)
-            .serve_connection(TokioIo::new(stream), service.clone());
+            .serve_connection(TokioIo::new(stream), service(peer.ip()));
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
             // What a peer does wrong on its connection is its own affair.

@@ -1,8 +1,10 @@
 //! Logs and metrics. Labels come from the workspace or from fixed lists, never from an event.
 
+use crate::masking::rules;
 use clinch_core::attempt::Failure;
 use clinch_core::death::Reason;
 use clinch_core::job::{Change, Ending, Word};
+use clinch_core::signature::Refusal;
 use clinch_core::time::Timestamp;
 use clinch_store::Claim;
 use clinch_store::read::{COMMIT_SECONDS, Counts, Health};
@@ -83,6 +85,8 @@ macro_rules! labels {
 labels! {
     BySource { source }
     BySourceOutcome { source, outcome }
+    BySourceReason { source, reason }
+    BySourceSecret { source, secret }
     ByLayerFlow { layer, flow }
     ByFlow { flow }
     ByFlowState { flow, state }
@@ -109,10 +113,20 @@ pub enum IntakeOutcome {
     Malformed,
     TooLarge,
     StoreError,
+    /// Nobody knows who sent it.
+    Unverified,
+    /// It breaks its schema.
+    Invalid,
+    /// Too much came.
+    Limited,
+    /// No flow wants it.
+    Ignored,
+    /// A question of the sender, answered.
+    Handshake,
 }
 
 impl IntakeOutcome {
-    pub const ALL: [IntakeOutcome; 7] = [
+    pub const ALL: [IntakeOutcome; 12] = [
         IntakeOutcome::Accepted,
         IntakeOutcome::Duplicate,
         IntakeOutcome::Conflict,
@@ -120,6 +134,11 @@ impl IntakeOutcome {
         IntakeOutcome::Malformed,
         IntakeOutcome::TooLarge,
         IntakeOutcome::StoreError,
+        IntakeOutcome::Unverified,
+        IntakeOutcome::Invalid,
+        IntakeOutcome::Limited,
+        IntakeOutcome::Ignored,
+        IntakeOutcome::Handshake,
     ];
 
     pub const fn word(self) -> &'static str {
@@ -131,6 +150,11 @@ impl IntakeOutcome {
             IntakeOutcome::Malformed => "malformed",
             IntakeOutcome::TooLarge => "too_large",
             IntakeOutcome::StoreError => "store_error",
+            IntakeOutcome::Unverified => "unverified",
+            IntakeOutcome::Invalid => "invalid",
+            IntakeOutcome::Limited => "limited",
+            IntakeOutcome::Ignored => "ignored",
+            IntakeOutcome::Handshake => "handshake",
         }
     }
 }
@@ -200,6 +224,8 @@ pub struct Metrics {
     pub intake_seconds: Family<BySource, Histogram, fn() -> Histogram>,
     pub intake_bytes: Family<BySource, Histogram, fn() -> Histogram>,
     pub last_accepted: Family<BySource, Gauge<f64, AtomicU64>>,
+    pub intake_rejected: Family<BySourceReason, Counter>,
+    pub intake_verified: Family<BySourceSecret, Counter>,
     pub unknown_routes: Counter,
     pub short_circuits: Family<ByLayerFlow, Counter>,
     pub shared_keys: Family<ByStoreOutcome, Counter>,
@@ -260,6 +286,16 @@ impl Metrics {
                 "When the last event was accepted",
                 Family::default()
             ),
+            intake_rejected: register!(
+                "intake_rejected",
+                "Requests that a source refused, by the real cause",
+                Family::default()
+            ),
+            intake_verified: register!(
+                "intake_verified",
+                "Requests whose signature was right, by the secret that matched",
+                Family::default()
+            ),
             unknown_routes: register!(
                 "intake_unknown_routes",
                 "Requests for paths that no flow has",
@@ -315,13 +351,23 @@ impl Metrics {
     }
 
     fn begin(&self, workspace: &clinch_core::config::Workspace) {
-        for flow in &workspace.flows {
-            let name = Label::from(&flow.name);
-            let _ = self.intake_seconds.get_or_create(&BySource { source: name.clone() });
+        let with_routes = workspace.flows.iter().filter(|flow| !flow.routes.is_empty()).map(|flow| &flow.name);
+        for source in with_routes.chain(workspace.sources.iter().map(|source| &source.name)) {
+            let source = Label::from(source);
+            let _ = self.intake_seconds.get_or_create(&BySource { source: source.clone() });
             for outcome in IntakeOutcome::ALL {
                 let outcome = outcome.word().into();
-                let _ = self.intake_requests.get_or_create(&BySourceOutcome { source: name.clone(), outcome });
+                let _ = self.intake_requests.get_or_create(&BySourceOutcome { source: source.clone(), outcome });
             }
+        }
+        for source in workspace.sources.iter().filter(|source| source.proof.is_some()) {
+            for reason in Refusal::WORDS {
+                let labels = BySourceReason { source: (&source.name).into(), reason: reason.into() };
+                let _ = self.intake_rejected.get_or_create(&labels);
+            }
+        }
+        for flow in &workspace.flows {
+            let name = Label::from(&flow.name);
             for outcome in ["success", "noop", "dead_letter"] {
                 let _ = self.finished.get_or_create(&ByFlowOutcome { flow: name.clone(), outcome: outcome.into() });
             }
@@ -342,7 +388,7 @@ impl Metrics {
     /// Logs and counts what became of a job when an attempt of it ended.
     pub fn report(&self, claim: &Claim, step: &Label, change: Change, failure: Option<&Failure>, now: Timestamp) {
         let (job, flow) = (claim.lease.job, Label::from(&claim.flow));
-        let error = failure.map_or("", |failure| failure.error.as_str());
+        let error = failure.map_or(String::new(), |failure| rules().text(&failure.error));
         let ended = |outcome: &'static str| {
             let labels = ByFlowOutcome { flow: flow.clone(), outcome: outcome.into() };
             self.finished.get_or_create(&labels).inc();

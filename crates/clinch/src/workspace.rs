@@ -20,13 +20,15 @@ pub fn read_files(directory: &Path) -> std::io::Result<Files> {
             files.push((name.to_string(), read_text(&directory.join(name))?));
         }
     }
-    for folder in ["flows", "workers"] {
+    for (folder, endings) in
+        [("flows", &[".yml", ".yaml"][..]), ("workers", &[".yml", ".yaml"]), ("schemas", &[".json"])]
+    {
         if !directory.join(folder).is_dir() {
             continue;
         }
         for entry in std::fs::read_dir(directory.join(folder))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if name.ends_with(".yml") || name.ends_with(".yaml") {
+            if endings.iter().any(|ending| name.ends_with(ending)) {
                 files.push((format!("{folder}/{name}"), read_text(&directory.join(folder).join(&name))?));
             }
         }

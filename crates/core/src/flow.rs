@@ -1,7 +1,8 @@
-//! A flow: an HTTP route, how its deliveries are told apart, and the queues they go to.
+//! A flow: what starts it (a route of its own, or the events of a source) and the queues that its deliveries go to.
 
 use crate::key::{KeyPart, KeyRule};
 use crate::lane::Order;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub const BODY_BYTES_DEFAULT: usize = 1 << 20;
@@ -10,10 +11,67 @@ pub const BODY_BYTES_MAX: usize = 10 << 20;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
     pub name: String,
+    /// Routes of its own that anybody may send to.
     pub routes: Vec<Route>,
+    /// The sources whose events it takes.
+    pub subscriptions: Vec<Subscription>,
     /// One job per entry, in this order. Never empty.
     pub enqueue: Vec<Enqueue>,
     pub answer: AnswerRule,
+}
+
+impl Flow {
+    /// Whether it wants an event of this source and type.
+    pub fn takes(&self, source: &str, kind: &str) -> bool {
+        self.subscriptions.iter().any(|subscription| subscription.source == source && subscription.takes(kind))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscription {
+    /// The name of the source.
+    pub source: String,
+    /// Empty: events of any type.
+    pub on: Vec<TypePattern>,
+}
+
+impl Subscription {
+    fn takes(&self, kind: &str) -> bool {
+        self.on.is_empty() || self.on.iter().any(|pattern| pattern.matches(kind))
+    }
+}
+
+/// A type, or `shopify.*` for all that begin so, or `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypePattern(String);
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a type of events; write one such as `shopify.order.created`, or `shopify.*` for all that begin so"
+)]
+pub struct BadTypePattern(String);
+
+impl FromStr for TypePattern {
+    type Err = BadTypePattern;
+    fn from_str(text: &str) -> Result<Self, BadTypePattern> {
+        const CHARS_MAX: usize = 200;
+        let plain = text.strip_suffix(".*").or(text.strip_suffix('*').filter(|rest| rest.is_empty())).unwrap_or(text);
+        let fine = plain.bytes().all(|b| b.is_ascii_graphic() && b != b'*');
+        match fine && !text.is_empty() && text.len() <= CHARS_MAX {
+            true => Ok(TypePattern(text.to_string())),
+            false => Err(BadTypePattern(text.chars().take(80).collect())),
+        }
+    }
+}
+
+impl TypePattern {
+    pub fn matches(&self, kind: &str) -> bool {
+        match self.0.strip_suffix('*') {
+            // The dot stays: `shop.*` is not for `shopify.order.created`.
+            Some(beginning) => kind.starts_with(beginning),
+            None => self.0 == kind,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -121,3 +179,23 @@ pub const PRIORITY_MAX: i16 = 100;
 
 pub const VISIBILITY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
 pub const QUEUE_RETENTION_DEFAULT: Duration = Duration::from_secs(4 * 86_400);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a6_a_pattern_is_a_type_or_the_beginning_of_one() {
+        let check = |pattern: &str, kind: &str, matches: bool| {
+            assert_eq!(pattern.parse::<TypePattern>().expect(pattern).matches(kind), matches, "{pattern} {kind}");
+        };
+        check("shopify.order.created", "shopify.order.created", true);
+        check("shopify.order.created", "shopify.order.created.x", false);
+        check("shopify.*", "shopify.order.created", true);
+        check("shop.*", "shopify.order.created", false);
+        check("*", "anything", true);
+        for bad in ["", "a b", "*.created", "a.*.b", "a*", "é"] {
+            assert!(bad.parse::<TypePattern>().is_err(), "{bad}");
+        }
+    }
+}

@@ -4,20 +4,34 @@
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
 //! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect`
 //! (the ledger's nouns), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
-//! workspace out).
+//! workspace out). At the edge: `source` (what becomes an event), `signature` (who sent this), `form` and `cloudevents` (how an event is wrapped), `sender`
+//! and `limit` (who may, how much), `schema` (what it must look like), `minimise` (what of it is kept), `seal` (how it is
+//! stored), `mask` (what of it is shown).
 
 pub mod attempt;
+pub mod cloudevents;
 pub mod config;
 pub mod death;
 pub mod effect;
 pub mod expr;
 pub mod flow;
+pub mod form;
 pub mod id;
 pub mod job;
 pub mod key;
 pub mod lane;
+pub mod limit;
+pub mod mask;
+pub mod minimise;
 pub mod payload;
+pub mod pointer;
+mod raw;
 pub mod retry;
+pub mod schema;
+pub mod seal;
+pub mod sender;
+pub mod signature;
+pub mod source;
 pub mod term;
 pub mod time;
 pub mod worker;

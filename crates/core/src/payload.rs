@@ -15,13 +15,15 @@ pub struct Payload {
 /// Written at the door from borrowed parts, read later as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About<'a> {
-    /// The flow that took it in.
+    /// The source, or the flow whose own route took it in.
     pub source: Cow<'a, str>,
     /// The key that the sender or the key rule gave it; empty when there is none.
     pub source_event_id: Cow<'a, str>,
     pub kind: Cow<'a, str>,
     pub tenant: Cow<'a, str>,
     pub schema_version: u32,
+    /// Which places of it break which rules of its schema; empty when none do. Names no value.
+    pub mismatch: Cow<'a, str>,
     pub trace: TraceId,
     /// The keys of its jobs, in order, where a flow gives them keys of their own.
     pub job_keys: Vec<String>,
@@ -69,10 +71,11 @@ impl About<'_> {
     pub fn encode(&self, body: &[u8]) -> Bytes {
         let headers: usize = self.headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
         let keys: usize = self.job_keys.iter().map(|key| 4 + key.len()).sum();
-        let names = self.source.len() + self.source_event_id.len() + self.kind.len() + self.tenant.len();
+        let names = [&self.source, &self.source_event_id, &self.kind, &self.tenant, &self.mismatch];
+        let names: usize = names.iter().map(|text| text.len()).sum();
         let mut blob = BytesMut::with_capacity(64 + names + keys + headers + body.len());
         blob.put_u8(FORMAT);
-        for text in [&self.source, &self.source_event_id, &self.kind, &self.tenant] {
+        for text in [&self.source, &self.source_event_id, &self.kind, &self.tenant, &self.mismatch] {
             put_text(&mut blob, text);
         }
         blob.put_u32(self.schema_version);
@@ -141,6 +144,7 @@ impl Payload {
             source_event_id: reader.text()?.into(),
             kind: reader.text()?.into(),
             tenant: reader.text()?.into(),
+            mismatch: reader.text()?.into(),
             schema_version: reader.number()?,
             trace: TraceId(u128::from_be_bytes(reader.take(16)?.try_into().expect("sixteen bytes"))),
             job_keys: reader.list(Reader::text)?,
@@ -162,6 +166,7 @@ mod tests {
             kind: "contact-intake".into(),
             tenant: TENANT_DEFAULT.into(),
             schema_version: 1,
+            mismatch: "/id breaks type".into(),
             trace: TraceId(u128::MAX - 1),
             job_keys: Vec::new(),
             headers: vec![("content-type".into(), "application/json".into())],
@@ -176,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn an_event_that_is_cut_short_is_an_error(keep in 0usize..90) {
+        fn an_event_that_is_cut_short_is_an_error(keep in 0usize..100) {
             let blob = Payload { about: about(), body: Bytes::new() }.about.encode(b"");
             prop_assert!(Payload::decode(&blob.slice(..keep.min(blob.len() - 1))).is_err());
         }

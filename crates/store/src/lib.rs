@@ -58,7 +58,8 @@ pub struct VersionId(pub i64);
 
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    pub flow: Arc<str>,
+    /// What took it in: a source, or the flow whose own route it came to.
+    pub source: Arc<str>,
     pub version: VersionId,
     pub received_at: Timestamp,
     /// `None`: never a duplicate of anything.
@@ -73,6 +74,8 @@ pub struct NewEvent {
 /// One job of an event.
 #[derive(Clone, Debug)]
 pub struct NewJob {
+    /// An event of a source may be for several flows; its jobs are stored together all the same.
+    pub flow: Arc<str>,
     pub queue: Arc<str>,
     /// Whose it is among the jobs of the queue: the unit of fairness, and of order where there is one.
     pub lane: Lane,

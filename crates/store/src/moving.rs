@@ -41,7 +41,7 @@ pub(crate) struct VersionPart {
 /// An event and all that hangs on it.
 pub(crate) struct EventPart {
     pub id: EventId,
-    pub flow: Arc<str>,
+    pub source: Arc<str>,
     pub received_at: Timestamp,
     pub key: Option<DedupKey>,
     pub fingerprint: Option<Fingerprint>,
@@ -67,6 +67,7 @@ impl EventPart {
 
 pub(crate) struct JobPart {
     pub id: JobId,
+    pub flow: Arc<str>,
     pub queue: Arc<str>,
     pub version: VersionId,
     /// Running: it has an open effect, so it was running when its process ended.

@@ -9,6 +9,8 @@ use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use clinch_core::config::Workspace;
+use clinch_core::flow::{Flow, Method};
 use clinch_core::job::Word;
 use clinch_store::read::Counts;
 use serde_json::{Value, json};
@@ -44,7 +46,7 @@ pub async fn overview(State(house): State<House>, RawQuery(raw): RawQuery) -> Re
         schema: "clinch.overview/v1".into(),
         clinch: env!("CARGO_PKG_VERSION").into(),
         version: shapes::version(house.versions.live),
-        flows: flows(&house.versions.workspace.flows, &counts),
+        flows: flows(&house.versions.workspace, &counts),
         dead: counts
             .dead
             .iter()
@@ -62,19 +64,22 @@ pub async fn overview(State(house): State<House>, RawQuery(raw): RawQuery) -> Re
 }
 
 /// The flows of the live workspace, then those that only jobs still know.
-fn flows(known: &[clinch_core::flow::Flow], counts: &Counts) -> Vec<FlowNow> {
-    let route = |route: &clinch_core::flow::Route| shapes::Route {
-        method: route.method.word().into(),
-        path: route.path.clone(),
+fn flows(workspace: &Workspace, counts: &Counts) -> Vec<FlowNow> {
+    let route = |method: Method, path: &str| shapes::Route { method: method.word().into(), path: path.into() };
+    let routes = |flow: &Flow| {
+        let own = flow.routes.iter().map(|own| route(own.method, &own.path));
+        let taken = workspace
+            .sources
+            .iter()
+            .filter(|source| flow.subscriptions.iter().any(|subscription| subscription.source == source.name));
+        own.chain(taken.map(|source| route(source.method, &source.path))).collect()
     };
-    let mut flows: Vec<FlowNow> = known
-        .iter()
-        .map(|flow| FlowNow {
-            flow: flow.name.clone(),
-            routes: flow.routes.iter().map(route).collect(),
-            ..FlowNow::default()
-        })
-        .collect();
+    let now = |flow: &Flow| FlowNow { flow: flow.name.clone(), routes: routes(flow), ..FlowNow::default() };
+    named(workspace.flows.iter().map(now).collect(), counts)
+}
+
+/// The flows with their figures.
+fn named(mut flows: Vec<FlowNow>, counts: &Counts) -> Vec<FlowNow> {
     for (flow, word, jobs) in &counts.live {
         let flow = entry(&mut flows, flow);
         match word {
@@ -115,7 +120,7 @@ mod tests {
             dead: vec![("old".into(), clinch_core::death::Reason::Timeout, 3)],
             ..Counts::default()
         };
-        let told = flows(&[], &counts);
+        let told = named(Vec::new(), &counts);
         assert_eq!(told.len(), 1);
         assert_eq!((told[0].queued, told[0].retrying, told[0].dead), (2, 1, 3));
     }

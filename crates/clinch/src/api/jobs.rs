@@ -2,10 +2,11 @@
 
 use super::problem::Problem;
 use super::query::{Id, Query};
+use super::shapes;
 use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobShow, Moment};
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
-use super::{preview, shapes};
 use crate::house::House;
+use crate::masking::rules;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -142,9 +143,10 @@ fn told(story: &JobStory) -> JobShow {
         event: payload.as_ref().map(|payload| Event {
             id: story.row.event.to_string(),
             source: payload.about.source.to_string(),
-            source_event_id: payload.about.source_event_id.to_string(),
+            source_event_id: rules().text(&payload.about.source_event_id),
             kind: payload.about.kind.to_string(),
-            tenant: payload.about.tenant.to_string(),
+            tenant: rules().text(&payload.about.tenant),
+            schema_version: payload.about.schema_version,
             trace_id: payload.about.trace.to_string(),
             received_at: Moment(story.row.received_at),
         }),
@@ -158,7 +160,7 @@ fn told(story: &JobStory) -> JobShow {
         audit: story.audit.iter().map(Audit::from).collect(),
         body: payload.map_or(
             shapes::Preview { bytes: story.payload.len(), json: false, lines: Vec::new(), cut: false },
-            |payload| preview::preview(&payload.body),
+            |payload| shapes::Preview::of(&payload.body),
         ),
     }
 }

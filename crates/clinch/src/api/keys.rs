@@ -4,12 +4,14 @@ use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{Effect, Job, KeyFound, KeyShow, Moment, StoryLine};
 use crate::house::House;
+use crate::masking::rules;
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use clinch_core::flow::{Flow, Route};
+use clinch_core::config::Workspace;
 use clinch_core::id::EventId;
 use clinch_core::key::{DedupKey, KEY_BYTES_MAX, Pepper};
 use clinch_core::payload::TENANT_DEFAULT;
+use clinch_core::source::Source;
 use clinch_core::time::human;
 use clinch_store::read::JobStory;
 
@@ -20,50 +22,68 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         return Err(Problem::bad_query(format!("key: write the key to look for, 1 to {KEY_BYTES_MAX} bytes.")));
     }
     let tenant = query.text("tenant").unwrap_or(TENANT_DEFAULT);
-    let routes = routes(&house.versions.workspace.flows, query.text("flow"))?;
+    let scopes = scopes(&house.versions.workspace, query.text("flow"))?;
     let pepper = Pepper::new(house.store.pepper());
     let mut found = Vec::new();
-    for (flow, route) in &routes {
-        let scoped = DedupKey::scoped(&pepper, tenant, &route.scope(), key);
+    for scope in &scopes {
+        let scoped = DedupKey::scoped(&pepper, tenant, &scope.name, key);
         if let Some(event) = house.store.key(scoped).await? {
-            found.push(history(&house, flow, route, tenant, event).await?);
+            found.push(history(&house, scope, tenant, event).await?);
         }
     }
     if found.is_empty() {
-        return Err(Problem::not_found(unseen(tenant, &routes)));
+        return Err(Problem::not_found(unseen(tenant, &scopes)));
     }
-    Ok(Json(KeyShow { schema: "clinch.keys.show/v1".into(), key: key.into(), found }))
+    Ok(Json(KeyShow { schema: "clinch.keys.show/v1".into(), key: rules().text(key), found }))
 }
 
-/// The routes that tell deliveries apart, of one flow or of all.
-fn routes<'a>(flows: &'a [Flow], named: Option<&str>) -> Result<Vec<(&'a Flow, &'a Route)>, Problem> {
-    if let Some(name) = named.filter(|name| flows.iter().all(|flow| flow.name != *name)) {
+/// Where keys are told apart: a route, or a source.
+struct Scope {
+    /// The flow, or the source.
+    owner: String,
+    name: String,
+    has_tenants: bool,
+}
+
+/// The scopes of one flow, those of its sources included, or of all.
+fn scopes(workspace: &Workspace, named: Option<&str>) -> Result<Vec<Scope>, Problem> {
+    let flows = &workspace.flows;
+    let flow = named.map(|name| flows.iter().find(|flow| flow.name == name).ok_or(name)).transpose();
+    let flow = flow.map_err(|name| {
         let known: Vec<&str> = flows.iter().map(|flow| flow.name.as_str()).collect();
-        return Err(Problem::bad_query(format!(
-            "flow: there is no flow `{name}`; the flows are {}.",
-            known.join(", ")
-        )));
-    }
-    let asked = flows.iter().filter(|flow| named.is_none_or(|name| flow.name == name));
-    Ok(asked
-        .flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)))
-        .filter(|(_, route)| route.dedup.is_some())
-        .collect())
+        Problem::bad_query(format!("flow: there is no flow `{name}`; the flows are {}.", known.join(", ")))
+    })?;
+    let asked = flows.iter().filter(|other| flow.is_none_or(|flow| flow.name == other.name));
+    let routes = asked.flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)));
+    let routes = routes.filter(|(_, route)| route.dedup.is_some()).map(|(flow, route)| Scope {
+        owner: flow.name.clone(),
+        name: route.scope(),
+        has_tenants: route.tenant.is_some(),
+    });
+    let names = |source: &&Source| {
+        flow.is_none_or(|flow| flow.subscriptions.iter().any(|subscription| subscription.source == source.name))
+    };
+    let sources = workspace.sources.iter().filter(names).map(|source| Scope {
+        owner: source.name.clone(),
+        name: source.scope.clone(),
+        has_tenants: source.tenant.is_some(),
+    });
+    Ok(routes.chain(sources).collect())
 }
 
-fn unseen(tenant: &str, routes: &[(&Flow, &Route)]) -> String {
-    let looked: Vec<String> = routes.iter().map(|(_, route)| route.scope()).collect();
+fn unseen(tenant: &str, scopes: &[Scope]) -> String {
+    let looked: Vec<&str> = scopes.iter().map(|scope| scope.name.as_str()).collect();
     let mut said = match looked.as_slice() {
         [] => "No route here has an idempotency key.".to_string(),
         _ => format!("The key is not held by tenant `{tenant}` on {}; its time may be over.", looked.join(", ")),
     };
-    if routes.iter().any(|(_, route)| route.tenant.is_some()) {
+    if scopes.iter().any(|scope| scope.has_tenants) {
         said.push_str(" Some routes tell tenants apart: say which one with `tenant`.");
     }
     said
 }
 
-async fn history(house: &House, flow: &Flow, route: &Route, tenant: &str, event: EventId) -> Result<KeyFound, Problem> {
+async fn history(house: &House, scope: &Scope, tenant: &str, event: EventId) -> Result<KeyFound, Problem> {
     let mut jobs = Vec::new();
     for row in house.store.jobs_of(event).await? {
         // Retention may take one between the two questions.
@@ -74,8 +94,8 @@ async fn history(house: &House, flow: &Flow, route: &Route, tenant: &str, event:
     let times = |conflict| deliveries.iter().filter(|row| row.conflict == conflict).map(|row| row.times).sum();
     let (duplicates, conflicts): (u64, u64) = (times(false), times(true));
     Ok(KeyFound {
-        flow: flow.name.clone(),
-        route: route.scope(),
+        flow: scope.owner.clone(),
+        route: scope.name.clone(),
         tenant: tenant.into(),
         event_id: event.to_string(),
         kept_until: jobs.first().and_then(|job| job.key_until).map(Moment),

@@ -9,10 +9,10 @@ mod health;
 mod jobs;
 mod keys;
 mod latency;
-mod preview;
 mod problem;
 mod query;
 pub mod shapes;
+mod sources;
 
 pub use auth::AdminToken;
 
@@ -41,6 +41,7 @@ pub fn router(house: House, token: AdminToken) -> Router {
         .route("/api/v1/keys", get(keys::show))
         .route("/api/v1/latency", get(latency::show))
         .route("/api/v1/audit", get(audit::list))
+        .route("/api/v1/sources/{name}/rejections", get(sources::rejections))
         // Only the routes above this line need the token.
         .route_layer(from_fn_with_state(token, auth::require))
         .route("/healthz", get(health::alive))

@@ -1,6 +1,8 @@
 //! The JSON of the admin API, as server and command line both know it. Within v1 fields are only added. Times are
 //! RFC 3339 in UTC, lengths of time are seconds, ids are strings.
 
+use crate::masking::rules;
+use clinch_core::mask;
 use clinch_core::time::Timestamp;
 use clinch_store::read;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -60,7 +62,7 @@ impl From<&read::JobRow> for Job {
             replays: row.replays,
             ended_at: row.ended_at.map(Moment),
             reason: row.reason.map(|reason| reason.to_string()),
-            error: row.error.clone(),
+            error: row.error.as_deref().map(|error| rules().text(error)),
         }
     }
 }
@@ -120,8 +122,14 @@ pub struct Event {
     #[serde(rename = "type")]
     pub kind: String,
     pub tenant: String,
+    #[serde(default = "one")]
+    pub schema_version: u32,
     pub trace_id: String,
     pub received_at: Moment,
+}
+
+fn one() -> u32 {
+    1
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -144,7 +152,7 @@ impl From<&read::AttemptRow> for Attempt {
             seconds: row.ended_at.since(row.started_at).as_secs_f64(),
             outcome: row.outcome.clone(),
             reason: row.reason.map(|reason| reason.to_string()),
-            error: row.error.clone(),
+            error: row.error.as_deref().map(|error| rules().text(error)),
         }
     }
 }
@@ -226,6 +234,25 @@ pub struct AuditList {
     pub audit: Vec<Audit>,
 }
 
+/// `clinch.sources.rejections/v1`: what this node refused since it started, the newest first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RejectionList {
+    pub schema: String,
+    pub source: String,
+    pub rejections: Vec<Rejection>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejection {
+    pub at: Moment,
+    /// A word of a fixed list.
+    pub reason: String,
+    pub message: String,
+    pub advice: String,
+    /// The names of the headers that came.
+    pub headers: Vec<String>,
+}
+
 /// A body's shape, its texts masked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Preview {
@@ -234,6 +261,13 @@ pub struct Preview {
     pub lines: Vec<String>,
     /// Whether there are more lines.
     pub cut: bool,
+}
+
+impl Preview {
+    pub fn of(body: &[u8]) -> Preview {
+        let mask::Preview { bytes, json, lines, cut } = rules().preview(body);
+        Preview { bytes, json, lines, cut }
+    }
 }
 
 /// What `POST /api/v1/jobs/{id}/replay` takes.

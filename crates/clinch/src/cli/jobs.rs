@@ -184,6 +184,11 @@ fn text(told: &JobShow, now: Timestamp) -> String {
     }
     if let Some(event) = &told.event {
         fact("event", format!("{}   type {}   tenant {}", event.id, clean(&event.kind), clean(&event.tenant)));
+        let version = match event.schema_version {
+            1 => String::new(),
+            version => format!("   schema version {version}"),
+        };
+        fact("source", format!("{}{version}", clean(&event.source)));
         fact("trace", event.trace_id.clone());
         if !event.source_event_id.is_empty() {
             let until = told.key_until.map_or_else(String::new, |until| format!("   kept until {}", until.0));

@@ -11,6 +11,7 @@ mod jobs;
 mod key;
 mod latency;
 mod migrate;
+mod presets;
 mod problems;
 mod render;
 mod replay;
@@ -18,6 +19,7 @@ mod schema;
 mod send;
 mod serve;
 mod verify;
+mod verify_signature;
 mod version;
 
 pub use exit::Exit;
@@ -115,6 +117,11 @@ enum Command {
     Verify(verify::Verify),
     /// Move a stopped store from its directory into PostgreSQL, with everything in it
     Migrate(migrate::Migrate),
+    /// Providers whose webhooks are known: how they sign, what recognises an event
+    #[command(subcommand)]
+    Presets(presets::Presets),
+    /// Say whether a webhook's signature is right, and if not, why
+    VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
     #[command(subcommand)]
     Aliases(aliases::Aliases),
@@ -152,6 +159,8 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
         Command::Migrate(command) => command.run(globals).await,
+        Command::Presets(command) => command.run(globals),
+        Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::Version => version::run(globals),

@@ -3,17 +3,31 @@
 use crate::telemetry::IntakeOutcome;
 use bytes::Bytes;
 use clinch_core::key::NoKey;
+use clinch_core::limit::retry_after_seconds;
+use clinch_core::minimise::NotMinimised;
+use clinch_core::schema::Mismatches;
+use clinch_core::signature::{self, handshake};
+use clinch_core::source::Unfit;
 use clinch_store::{Accepted, StoreError};
 use http_body_util::Full;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
+use std::time::Duration;
 
 /// After a refusal that will pass: how many seconds to wait.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("2");
 
 #[derive(Debug)]
 pub enum Answer {
-    Success { body: Bytes, status: u16, replayed: bool },
+    Success {
+        body: Bytes,
+        status: u16,
+        replayed: bool,
+    },
+    /// To a question that a provider asks; nothing was stored.
+    Handshake(handshake::Answer),
+    /// An origin may deliver CloudEvents.
+    Allowed(HeaderValue),
     Problem(Box<Problem>),
 }
 
@@ -26,7 +40,7 @@ pub struct Problem {
     detail: String,
     /// Members of this kind of problem.
     more: Vec<(&'static str, String)>,
-    header: Option<(HeaderName, HeaderValue)>,
+    headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether the connection can be used again after it.
     close: bool,
 }
@@ -43,7 +57,7 @@ fn problem(
     title: &'static str,
     detail: String,
 ) -> Problem {
-    Problem { status, outcome, slug, title, detail, more: Vec::new(), header: None, close: false }
+    Problem { status, outcome, slug, title, detail, more: Vec::new(), headers: Vec::new(), close: false }
 }
 
 fn malformed(slug: &'static str, title: &'static str, detail: String) -> Problem {
@@ -53,7 +67,7 @@ fn malformed(slug: &'static str, title: &'static str, detail: String) -> Problem
 fn not_now(slug: &'static str, detail: String) -> Answer {
     let title = "Not now; send it again later";
     let mut away = problem(StatusCode::SERVICE_UNAVAILABLE, IntakeOutcome::StoreError, slug, title, detail);
-    away.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
+    away.headers.push((hyper::header::RETRY_AFTER, RETRY_AFTER));
     away.into()
 }
 
@@ -71,6 +85,80 @@ impl Answer {
     /// The first answer, word for word.
     pub fn again(first: &Accepted) -> Answer {
         success(first, true)
+    }
+
+    /// Several events came in one request, and all of them are stored.
+    pub fn several(firsts: &[&Accepted], status: u16, replayed: bool) -> Answer {
+        let event = |first: &&Accepted| format!(r#"{{"event_id":"{}","job_id":"{}"}}"#, first.event, first.job);
+        let events: Vec<String> = firsts.iter().map(event).collect();
+        let body = format!(r#"{{"events":[{}],"status":"accepted"}}"#, events.join(","));
+        Answer::Success { body: body.into(), status, replayed }
+    }
+
+    /// It was understood, and no flow wants it: the sender need not send it again.
+    pub fn ignored(status: u16) -> Answer {
+        Answer::Success { body: Bytes::from_static(br#"{"status":"ignored"}"#), status, replayed: false }
+    }
+
+    pub fn handshake(answer: handshake::Answer) -> Answer {
+        Answer::Handshake(answer)
+    }
+
+    pub fn allowed(origin: &str) -> Answer {
+        HeaderValue::from_str(origin).map_or_else(|_| Answer::not_found(), Answer::Allowed)
+    }
+
+    /// One text, whatever the cause: who may not come in learns nothing from it.
+    pub fn unverified() -> Answer {
+        let title = "The sender could not be verified";
+        let (status, detail) = (StatusCode::UNAUTHORIZED, signature::ANSWER.to_string());
+        problem(status, IntakeOutcome::Unverified, "signature-invalid", title, detail).into()
+    }
+
+    /// With what is left of the limit only for who is known.
+    pub fn too_many(wait: Duration, dice: f64, limit: Option<(String, String)>) -> Answer {
+        let seconds = retry_after_seconds(wait, dice);
+        let detail = format!("More came than is taken here. Send it again in {seconds} s.");
+        let title = "Too many requests";
+        let mut many = problem(StatusCode::TOO_MANY_REQUESTS, IntakeOutcome::Limited, "rate-limited", title, detail);
+        many.headers.push((hyper::header::RETRY_AFTER, HeaderValue::from(seconds)));
+        for (name, value) in
+            limit.into_iter().flat_map(|(policy, now)| [("ratelimit-policy", policy), ("ratelimit", now)])
+        {
+            many.headers.extend(HeaderValue::from_str(&value).ok().map(|value| (HeaderName::from_static(name), value)));
+        }
+        many.into()
+    }
+
+    /// Names places and rules of the schema, never a value.
+    pub fn mismatch(schema: &str, mismatches: &Mismatches) -> Answer {
+        let detail = format!("The event breaks schema `{schema}`: {mismatches}.");
+        let title = "The event is not what is expected here";
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        problem(status, IntakeOutcome::Invalid, "schema-invalid", title, detail).into()
+    }
+
+    /// A request that was proven and holds no event.
+    pub fn unfit(unfit: &Unfit) -> Answer {
+        let detail = format!("{unfit}.");
+        let title = "The request holds no event that can be taken";
+        match unfit {
+            Unfit::Key(refused) => Answer::bad_key(refused),
+            Unfit::Body(_) => malformed("malformed", title, detail).into(),
+            Unfit::TooMany(_) => {
+                problem(StatusCode::PAYLOAD_TOO_LARGE, IntakeOutcome::TooLarge, "too-large", title, detail).into()
+            }
+            Unfit::CloudEvent(bad) => {
+                let status = StatusCode::from_u16(bad.status()).unwrap_or(StatusCode::BAD_REQUEST);
+                let outcome = if bad.status() == 413 { IntakeOutcome::TooLarge } else { IntakeOutcome::Malformed };
+                problem(status, outcome, "cloudevent-invalid", title, detail).into()
+            }
+        }
+    }
+
+    /// What must not be kept cannot be found in it.
+    pub fn not_readable(why: &NotMinimised) -> Answer {
+        malformed("malformed", "The body cannot be read", format!("{why}.")).into()
     }
 
     pub fn conflict(first: &Accepted) -> Answer {
@@ -151,7 +239,7 @@ impl Answer {
         let title = "This method is not taken here";
         let mut wrong =
             problem(StatusCode::METHOD_NOT_ALLOWED, IntakeOutcome::Malformed, "method-not-allowed", title, detail);
-        wrong.header = HeaderValue::from_str(allowed).ok().map(|allowed| (hyper::header::ALLOW, allowed));
+        wrong.headers.extend(HeaderValue::from_str(allowed).ok().map(|allowed| (hyper::header::ALLOW, allowed)));
         wrong.into()
     }
 
@@ -176,7 +264,7 @@ impl Answer {
         let detail = "Another installation began to store this key and has not finished. Send it again.".into();
         let title = "This key is being stored at this moment";
         let mut busy = problem(StatusCode::CONFLICT, IntakeOutcome::InFlight, "idempotency-in-flight", title, detail);
-        busy.header = Some((hyper::header::RETRY_AFTER, RETRY_AFTER));
+        busy.headers.push((hyper::header::RETRY_AFTER, RETRY_AFTER));
         busy.into()
     }
 
@@ -184,12 +272,39 @@ impl Answer {
         match self {
             Answer::Success { replayed: false, .. } => IntakeOutcome::Accepted,
             Answer::Success { replayed: true, .. } => IntakeOutcome::Duplicate,
+            Answer::Handshake(_) | Answer::Allowed(_) => IntakeOutcome::Handshake,
             Answer::Problem(problem) => problem.outcome,
+        }
+    }
+
+    /// For the operator: a word of a fixed list, and what the sender is told.
+    pub fn told(&self) -> (&'static str, String) {
+        match self {
+            Answer::Problem(problem) => (problem.slug, problem.detail.trim_end_matches('.').to_string()),
+            Answer::Success { .. } | Answer::Handshake(_) | Answer::Allowed(_) => ("", String::new()),
         }
     }
 
     pub fn into_response(self) -> Response<Full<Bytes>> {
         match self {
+            Answer::Handshake(answer) => {
+                let mut response = Response::new(Full::new(answer.body.into()));
+                *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::OK);
+                let headers = response.headers_mut();
+                headers.insert(hyper::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                if let Some(kind) = answer.content_type {
+                    headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static(kind));
+                }
+                response
+            }
+            Answer::Allowed(origin) => {
+                let mut response = Response::new(Full::default());
+                let headers = response.headers_mut();
+                headers.insert("webhook-allowed-origin", origin);
+                headers.insert("webhook-allowed-rate", HeaderValue::from_static("*"));
+                headers.insert(hyper::header::ALLOW, HeaderValue::from_static("POST"));
+                response
+            }
             Answer::Success { body, status, replayed } => {
                 let mut response = Response::new(Full::new(body));
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::ACCEPTED);
@@ -219,7 +334,7 @@ impl Problem {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some((name, value)) = self.header {
+        for (name, value) in self.headers {
             headers.insert(name, value);
         }
         if self.close {

@@ -131,11 +131,16 @@ impl clinch_core::key::Delivery for Delivery<'_> {
 
 /// The headers that an event keeps: an allow-list, bounded.
 pub fn kept_headers(headers: &HeaderMap) -> Vec<(Cow<'_, str>, Cow<'_, str>)> {
+    let kept = headers.iter().filter(|(name, _)| is_kept(name.as_str()));
+    bounded_headers(kept.filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))))
+}
+
+/// As many of them as are kept, and none that is longer.
+pub fn bounded_headers<'t>(headers: impl Iterator<Item = (&'t str, &'t str)>) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
     headers
-        .iter()
-        .filter(|(name, value)| is_kept(name.as_str()) && value.len() <= HEADER_KEPT_BYTES_MAX)
-        .filter_map(|(name, value)| Some((name.as_str().into(), value.to_str().ok()?.into())))
+        .filter(|(_, value)| value.len() <= HEADER_KEPT_BYTES_MAX)
         .take(HEADERS_KEPT_MAX)
+        .map(|(name, value)| (name.into(), value.into()))
         .collect()
 }
 

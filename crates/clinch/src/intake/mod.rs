@@ -4,6 +4,7 @@ mod answer;
 mod body;
 mod route;
 mod shared;
+mod source;
 
 use crate::house::House;
 use crate::telemetry::IntakeOutcome;
@@ -16,17 +17,25 @@ use hyper::{HeaderMap, Request, Response};
 use route::{Door, Routes};
 pub use shared::KeyStore;
 use shared::Shared;
+pub use source::{Credentials, credentials};
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 
-pub async fn run(listener: TcpListener, house: House, shared: Vec<Arc<KeyStore>>) {
+pub async fn run(
+    listener: TcpListener,
+    house: House,
+    shared: Vec<Arc<KeyStore>>,
+    credentials: Vec<Option<Credentials>>,
+) {
     let stop = house.stop.clone();
     let pepper = Pepper::new(house.store.pepper());
-    let intake = Intake { routes: Routes::of(&house, &pepper, &shared), pepper, house };
-    crate::server::serve(listener, Service(Arc::new(intake)), stop).await;
+    let routes = Routes::of(&house, &pepper, &shared, credentials);
+    let intake = Arc::new(Intake { routes, pepper, house });
+    crate::server::serve(listener, |peer| Service(intake.clone(), peer), stop).await;
 }
 
 struct Intake {
@@ -35,8 +44,8 @@ struct Intake {
     house: House,
 }
 
-#[derive(Clone)]
-struct Service(Arc<Intake>);
+/// One connection.
+struct Service(Arc<Intake>, IpAddr);
 
 impl hyper::service::Service<Request<Incoming>> for Service {
     type Response = Response<http_body_util::Full<bytes::Bytes>>;
@@ -44,17 +53,20 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let intake = self.0.clone();
-        Box::pin(async move { Ok(intake.answer(request).await.into_response()) })
+        let (intake, peer) = (self.0.clone(), self.1);
+        Box::pin(async move { Ok(intake.answer(request, peer).await.into_response()) })
     }
 }
 
 impl Intake {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Answer {
         let began = std::time::Instant::now();
         let door = match self.routes.find(request.method(), request.uri().path()) {
             Ok(door) => door,
             Err(refusal) => {
+                if let Some(door) = self.routes.source(request.uri().path()) {
+                    return door.answer(&self.house, &self.pepper, request, peer).await;
+                }
                 self.house.metrics.unknown_routes.inc();
                 return refusal;
             }
@@ -122,12 +134,13 @@ impl Intake {
             kind: (&*door.flow).into(),
             tenant,
             schema_version: 1,
+            mismatch: "".into(),
             trace: TraceId(self.house.clock.random()),
             job_keys,
             headers: body::kept_headers(headers),
         };
         let event = NewEvent {
-            flow: door.flow.clone(),
+            source: door.flow.clone(),
             version: self.house.versions.live,
             received_at,
             dedup,

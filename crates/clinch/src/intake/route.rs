@@ -2,6 +2,7 @@
 
 use super::answer::Answer;
 use super::shared::KeyStore;
+use super::source::{Credentials, SourceDoor};
 use crate::house::House;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
 use clinch_core::config::Workspace;
@@ -21,6 +22,8 @@ use std::time::Duration;
 
 pub struct Routes {
     doors: HashMap<String, Vec<Door>>,
+    /// By path.
+    sources: HashMap<String, SourceDoor>,
 }
 
 /// One route, with everything that answering it needs.
@@ -40,7 +43,8 @@ pub struct Door {
 }
 
 /// One job of each delivery, and how its place is found.
-struct JobRule {
+pub struct JobRule {
+    flow: Arc<str>,
     queue: Arc<str>,
     lane: LaneRule,
     order: Order,
@@ -55,15 +59,23 @@ enum LaneRule {
 }
 
 impl Routes {
-    pub fn of(house: &House, pepper: &Pepper, stores: &[Arc<KeyStore>]) -> Routes {
+    pub fn of(
+        house: &House,
+        pepper: &Pepper,
+        stores: &[Arc<KeyStore>],
+        credentials: Vec<Option<Credentials>>,
+    ) -> Routes {
         let mut doors: HashMap<String, Vec<Door>> = HashMap::new();
         let workspace = &house.versions.workspace;
         for flow in &workspace.flows {
             for route in &flow.routes {
                 let rule = route.dedup.as_ref();
                 let tenant_in_body = matches!(route.tenant, Some(clinch_core::key::KeyPart::Body(_)));
-                let jobs: Vec<JobRule> =
-                    flow.enqueue.iter().map(|step| JobRule::of(workspace, step, route, pepper)).collect();
+                let jobs: Vec<JobRule> = flow
+                    .enqueue
+                    .iter()
+                    .map(|step| JobRule::of(workspace, &flow.name, step, route.tenant.is_some(), pepper))
+                    .collect();
                 doors.entry(route.path.clone()).or_default().push(Door {
                     flow: Arc::from(flow.name.as_str()),
                     scope: route.scope(),
@@ -80,7 +92,15 @@ impl Routes {
                 });
             }
         }
-        Routes { doors }
+        let sources = workspace.sources.iter().zip(credentials).map(|(source, credentials)| {
+            (source.path.clone(), SourceDoor::new(house, pepper, stores, source, credentials))
+        });
+        Routes { doors, sources: sources.collect() }
+    }
+
+    /// The door of the source that has this path.
+    pub fn source(&self, path: &str) -> Option<&SourceDoor> {
+        self.sources.get(path)
     }
 
     /// Paths are matched whole, byte for byte: there is one spelling of each.
@@ -102,23 +122,41 @@ fn job_keys(flow: &Flow, route: &Route) -> Vec<KeyRule> {
 
 impl JobRule {
     /// What the step says wins over what its queue says.
-    fn of(workspace: &Workspace, step: &Enqueue, route: &Route, pepper: &Pepper) -> JobRule {
+    pub fn of(workspace: &Workspace, flow: &str, step: &Enqueue, has_tenants: bool, pepper: &Pepper) -> JobRule {
         let queue = workspace.queue(&step.queue);
         let order = queue.map_or(Order::Any, |queue| queue.order);
         let group = step.group.clone().or_else(|| queue.and_then(|queue| queue.group.clone()));
         let lane = match group {
             Some(rule) => LaneRule::Group(rule),
             None if order.is_fifo() => LaneRule::Fixed(Lane::whole(pepper, &step.queue)),
-            None if route.tenant.is_none() => LaneRule::Fixed(Lane::tenant(pepper, &step.queue, TENANT_DEFAULT)),
+            None if !has_tenants => LaneRule::Fixed(Lane::tenant(pepper, &step.queue, TENANT_DEFAULT)),
             None => LaneRule::Tenant,
         };
         JobRule {
+            flow: Arc::from(flow),
             queue: Arc::from(step.queue.as_str()),
             lane,
             order,
             priority: step.priority.or(queue.map(|queue| queue.priority)).unwrap_or_default(),
             delay: step.delay.or(queue.map(|queue| queue.delay)).unwrap_or_default(),
         }
+    }
+
+    pub fn job(
+        &self,
+        pepper: &Pepper,
+        tenant: &str,
+        delivery: &dyn key::Delivery,
+        received_at: Timestamp,
+    ) -> Result<NewJob, NoKey> {
+        Ok(NewJob {
+            flow: self.flow.clone(),
+            queue: self.queue.clone(),
+            lane: self.lane(pepper, tenant, delivery)?,
+            order: self.order,
+            priority: self.priority,
+            run_at: received_at + self.delay,
+        })
     }
 
     /// Where order is promised, a delivery that does not say whose it is is refused; else it counts as the tenant's.
@@ -144,16 +182,7 @@ impl Door {
         delivery: &dyn key::Delivery,
         received_at: Timestamp,
     ) -> Result<Vec<NewJob>, NoKey> {
-        let job = |rule: &JobRule| {
-            Ok(NewJob {
-                queue: rule.queue.clone(),
-                lane: rule.lane(pepper, tenant, delivery)?,
-                order: rule.order,
-                priority: rule.priority,
-                run_at: received_at + rule.delay,
-            })
-        };
-        self.jobs.iter().map(job).collect()
+        self.jobs.iter().map(|rule| rule.job(pepper, tenant, delivery, received_at)).collect()
     }
 
     /// The keys of the jobs, where they are not the delivery's own.
@@ -172,7 +201,7 @@ pub struct DoorMetrics {
 }
 
 impl DoorMetrics {
-    fn of(house: &House, flow: &str) -> DoorMetrics {
+    pub fn of(house: &House, flow: &str) -> DoorMetrics {
         let metrics = &house.metrics;
         let source = Label::from(&flow.to_string());
         let by_source = BySource { source: source.clone() };

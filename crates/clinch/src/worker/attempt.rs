@@ -106,6 +106,10 @@ async fn steps_of(
         Ok(payload) => payload,
         Err(error) => return Ok(Some(End::refused(Reason::Internal, error.to_string(), ""))),
     };
+    // A person who replays it has seen why, and wants it run.
+    if !payload.about.mismatch.is_empty() && claim.replays == 0 {
+        return Ok(Some(End::refused(Reason::BadPayload, payload.about.mismatch.to_string(), "")));
+    }
     let mut scope = Scope::new(house, claim, &payload, workspace);
     let mut ending = Ending::Noop;
     for (at, step) in worker.steps.iter().enumerate() {

@@ -66,7 +66,8 @@ fn build(
     names.insert("key".into(), key.into());
     let received_at = claim.received_at.to_string();
     let event = json!({
-        "id": claim.event.to_string(), "source": about.source, "type": about.kind, "tenant": about.tenant, "received_at": received_at,
+        "id": claim.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,
+        "tenant": about.tenant, "schema_version": about.schema_version, "received_at": received_at,
     });
     names.insert("event".into(), event);
     names.insert("job".into(), json!({"id": claim.lease.job.to_string(), "attempt": claim.attempts + 1}));

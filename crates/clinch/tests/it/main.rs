@@ -18,6 +18,8 @@ mod redis_server;
 mod replay;
 mod retries;
 mod shared;
+mod signatures;
+mod sources;
 mod surfaces;
 mod tidy;
 mod workers;

@@ -329,6 +329,7 @@ async fn full(events: u64) -> tempfile::TempDir {
 async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
     let version = store.activate([1; 32], "[]".into(), now()).await.unwrap();
     let job = |queue: &str| NewJob {
+        flow: "orders".into(),
         queue: queue.into(),
         lane: Lane::from_number(1),
         order: Order::Any,
@@ -346,7 +347,7 @@ async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
             on_duplicate_of_dead: OnDuplicateOfDead::Keep,
         };
         store.accept(NewEvent {
-            flow: "orders".into(),
+            source: "orders".into(),
             version,
             received_at: now(),
             dedup: Some(dedup),

@@ -126,7 +126,9 @@ impl Place {
 
     /// Adds a file to the workspace, or puts it in the place of another.
     pub fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.dir.path().join("workspace").join(file), text).unwrap();
+        let path = self.dir.path().join("workspace").join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
     }
 
     /// Starts the binary and does not wait for anything.

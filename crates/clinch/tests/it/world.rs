@@ -268,7 +268,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    async fn read(response: reqwest::Response) -> Answer {
+    pub async fn read(response: reqwest::Response) -> Answer {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Answer { status, headers, body: response.text().await.unwrap() }
     }

@@ -5,11 +5,14 @@ use super::nearest::nearest;
 use super::problem::{Code, Problem, position, shown};
 use super::queues_file::QueuesFile;
 use super::read::Spot;
+use super::source::SourceFile;
 use super::worker_file::{WorkerFile, attempt_max};
+use crate::schema::Schema;
 use crate::time::human;
 use crate::worker::Worker;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The files as far as they could be read.
@@ -18,6 +21,12 @@ pub(super) struct Parts<'a> {
     pub texts: HashMap<&'a str, &'a str>,
     /// The names below `kv:` of the settings.
     pub kv: Vec<Spot<String>>,
+    /// Of the settings, and of flows.
+    pub sources: Vec<SourceFile>,
+    /// By name; `None` for one that cannot be used.
+    pub schemas: BTreeMap<String, Option<Arc<Schema>>>,
+    /// The settings could not be read at all.
+    pub settings_unread: bool,
     pub queues: Option<QueuesFile>,
     pub flows: Vec<FlowFile>,
     pub workers: Vec<WorkerFile>,
@@ -36,6 +45,9 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(short_ttls(parts));
     found.extend(unused_stores(parts));
     found.extend(one_group(parts));
+    found.extend(unknown_sources(parts));
+    found.extend(unused_sources(parts));
+    found.extend(unknown_schemas(parts));
     found
 }
 
@@ -84,6 +96,10 @@ fn duplicate_names(parts: &Parts<'_>) -> Vec<Problem> {
         }
     };
     look("queue", repeated(parts.queue_names().iter()));
+    // A flow may have several routes; all of them are sources of its name.
+    let mut names: Vec<&Spot<String>> = parts.sources.iter().map(|source| &source.name).collect();
+    names.dedup_by(|second, first| first.file == second.file && first.value == second.value);
+    look("source", repeated(names.into_iter()));
     look("flow", repeated(parts.flows.iter().filter_map(|flow| flow.name.as_ref())));
     look("worker", repeated(parts.workers.iter().filter_map(|worker| worker.name.as_ref())));
     let flow_steps = parts.flows.iter().map(|flow| &flow.step_names);
@@ -101,7 +117,30 @@ fn duplicate_routes(parts: &Parts<'_>) -> Vec<Problem> {
         let problem = Problem::error(Code::DuplicateRoute, second.span, said);
         parts.with_first(first, second, problem.help("give one of them another path or method"))
     };
-    pairs.into_iter().map(problem).collect()
+    let of_routes = pairs.into_iter().map(problem).collect::<Vec<_>>();
+    of_routes.into_iter().chain(shared_paths(parts)).collect()
+}
+
+/// A source answers every method of its path.
+fn shared_paths(parts: &Parts<'_>) -> Vec<Problem> {
+    let of_sources = || parts.sources.iter().filter_map(|source| source.path.as_ref());
+    let routes: Vec<Spot<String>> = parts
+        .flows
+        .iter()
+        .flat_map(|flow| &flow.routes)
+        .map(|route| Spot { value: route.value.1.clone(), file: route.file.clone(), span: route.span })
+        .filter(|route| of_sources().any(|source| source.value == route.value))
+        .collect();
+    let problem = |(first, second): (&Spot<String>, &Spot<String>)| {
+        let said = format!("a source and another route have the path {}", shown(&second.value));
+        let problem = Problem::error(Code::DuplicateRoute, second.span, said);
+        parts.with_first(first, second, problem.help("give one of them another path"))
+    };
+    let doubled = |(first, second): &(&Spot<String>, &Spot<String>)| {
+        // Two routes of one path are fine as long as their methods differ; that was looked at before.
+        of_sources().any(|source| source.span == first.span || source.span == second.span)
+    };
+    repeated(of_sources().chain(&routes)).into_iter().filter(doubled).map(problem).collect()
 }
 
 fn duplicate_consumers(parts: &Parts<'_>) -> Vec<Problem> {
@@ -181,7 +220,9 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
         let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
             continue;
         };
-        for ttl in flow.ttls.iter().filter(|ttl| ttl.value < horizon) {
+        let of_sources =
+            parts.sources.iter().filter(|source| is_taken_by(source, flow)).filter_map(|file| file.ttl.as_ref());
+        for ttl in flow.ttls.iter().chain(of_sources).filter(|ttl| ttl.value < horizon) {
             let enough = rounded_up(horizon);
             let said = format!(
                 "keys are forgotten after {}, but worker `{}` may retry a job for {enough}",
@@ -201,8 +242,12 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
 /// A flow whose `store` is misspelt would use this installation's own store, and nobody would know.
 fn unused_stores(parts: &Parts<'_>) -> Vec<Problem> {
     let routes = || parts.flows.iter().filter_map(|file| file.flow.as_ref()).flat_map(|flow| &flow.routes);
-    let used = |name: &str| routes().filter_map(|route| route.dedup.as_ref()).any(|rule| rule.store == name);
-    if parts.flows.iter().any(|file| file.flow.is_none()) {
+    let sources = || parts.sources.iter().filter_map(|file| file.source.as_ref());
+    let used = |name: &str| {
+        routes().filter_map(|route| route.dedup.as_ref()).any(|rule| rule.store == name)
+            || sources().any(|source| source.keys.store == name)
+    };
+    if parts.flows.iter().any(|file| file.flow.is_none()) || parts.sources.iter().any(|file| file.source.is_none()) {
         return Vec::new();
     }
     let problem = |kv: &Spot<String>| {
@@ -236,6 +281,64 @@ fn one_group(parts: &Parts<'_>) -> Vec<Problem> {
         at(fifo, problem.help(help))
     };
     file.fifo.iter().filter(groupless).map(problem).collect()
+}
+
+fn is_taken_by(source: &SourceFile, flow: &FlowFile) -> bool {
+    let own = flow.name.as_ref().is_some_and(|name| name.value == source.name.value && name.file == source.name.file);
+    own || flow.named_sources.iter().any(|named| named.value == source.name.value)
+}
+
+fn unknown_sources(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.settings_unread {
+        return Vec::new();
+    }
+    let known = || parts.sources.iter().map(|source| source.name.value.as_str());
+    let named = parts.flows.iter().flat_map(|flow| &flow.named_sources);
+    let unknown = named.filter(|named| !known().any(|name| name == named.value));
+    let problem = |named: &Spot<String>| {
+        let said = format!("source `{}` is not defined", named.value);
+        let problem = Problem::error(Code::UnknownSource, named.span, said).label("unknown source");
+        let add = format!("add to clinch.yml, below `sources:`:\n  {}:\n    verify: PRESET", named.value);
+        at(
+            named,
+            match nearest(&named.value, known()) {
+                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
+                None => problem.help(add),
+            },
+        )
+    };
+    unknown.map(problem).collect()
+}
+
+fn unused_sources(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.flows.iter().any(|flow| flow.flow.is_none()) {
+        return Vec::new();
+    }
+    let unused = parts.sources.iter().filter(|source| !parts.flows.iter().any(|flow| is_taken_by(source, flow)));
+    let problem = |source: &SourceFile| {
+        let name = &source.name.value;
+        let said = format!("no flow takes the events of source `{name}`: they are answered and not stored");
+        let problem = Problem::warning(Code::UnusedSource, source.name.span, said).label("not used");
+        at(&source.name, problem.help(format!("add `- source: {name}` to the `triggers:` of a flow")))
+    };
+    unused.map(problem).collect()
+}
+
+fn unknown_schemas(parts: &Parts<'_>) -> Vec<Problem> {
+    let named = parts.sources.iter().flat_map(|source| &source.schemas);
+    let unknown = named.filter(|named| !parts.schemas.contains_key(&named.value));
+    let problem = |named: &Spot<String>| {
+        let said = format!("there is no schemas/{}.json", named.value);
+        let problem = Problem::error(Code::UnknownSchema, named.span, said).label("unknown schema");
+        at(
+            named,
+            match nearest(&named.value, parts.schemas.keys().map(String::as_str)) {
+                Some(meant) => problem.help(format!("did you mean `{meant}`?")),
+                None => problem.help("write a JSON Schema (draft 2020-12) into that file"),
+            },
+        )
+    };
+    unknown.map(problem).collect()
 }
 
 fn consumer<'p>(parts: &'p Parts<'_>, queue: &str) -> Option<&'p Worker> {

@@ -3,6 +3,7 @@
 
 use super::shape::{Choose, Field, Kind, Need, Shape};
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
+use crate::signature::settings::KNOWN;
 use crate::worker::CONCURRENCY_MAX;
 use std::time::Duration;
 
@@ -34,13 +35,14 @@ const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The ve
 
 pub(super) static SETTINGS: Shape = Shape {
     name: "settings_file",
-    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, and shared key stores.",
+    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, shared key stores, and sources.",
     fields: &[
         VERSION,
         &[
             may("listen", Kind::Address, "Where deliveries come in; 127.0.0.1:7400 if not given."),
             may("admin", Kind::Address, "Console, API, metrics and health; 127.0.0.1:7401 if not given."),
             may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
+            may("sources", Kind::Named(&SOURCE), "Who sends, by a name that flows say after `source:`."),
         ],
     ],
     choices: &[],
@@ -53,6 +55,138 @@ static KV: Shape = Shape {
         must("url", Kind::RedisUrl, "redis:// or rediss:// (TLS); a password is a secret: `${secrets.NAME}`."),
         may("pepper", Kind::Secret, "The secret that keys are hashed under, the same everywhere: `${secrets.NAME}`."),
         may("prefix", Kind::Name, "Its keys begin with `clinch:PREFIX:`; the store's name if not given."),
+    ]],
+    choices: &[],
+};
+
+static SOURCE: Shape = Shape {
+    name: "source",
+    doc: "Who sends, how that is proven, and what of a request becomes an event.",
+    fields: &[
+        &[may("path", Kind::Path, "Begins with `/`, matched whole; `/in/NAME` if not given.")],
+        EDGE,
+        &[
+            may("body_max", Kind::Size { max: BODY_BYTES_MAX }, "The largest body; 1MiB if not given, 10MiB at most."),
+            may("tenant_from", Kind::KeyPart, "Whose event it is: `header:NAME` or `body:/json/pointer`."),
+            may(
+                "store",
+                Kind::Prefixed("kv:"),
+                "`kv:NAME`: the Redis of this name above; if there is none, the installation's own store.",
+            ),
+            may(
+                "on_conflict",
+                Kind::Choice(&["keep_first", "reject"]),
+                "Same key, other body; keep_first if not given, and reject with `verify: none`.",
+            ),
+            may(
+                "on_duplicate_of_dead",
+                Kind::Choice(&["keep", "replay"]),
+                "The first is a dead letter; keep if not given.",
+            ),
+        ],
+    ],
+    choices: EDGE_CHOICES,
+};
+
+/// What a route says when it is to know its sender.
+pub(super) static EDGE: &[Field] = &[
+    may(
+        "verify",
+        Kind::Or(&Kind::Verify, &Kind::Map(&HMAC)),
+        "The sender's preset (`clinch presets ls`), `none`, or the settings of an HMAC.",
+    ),
+    may("secret", Kind::Secret, "What the sender signs with: `${secrets.NAME}`."),
+    may(
+        "secrets",
+        Kind::List(&Kind::Or(&Kind::Secret, &Kind::Map(&DATED_SECRET))),
+        "Several, while one replaces another; 5 at most.",
+    ),
+    may("verify_token", Kind::Secret, "The word that Meta asks with before it delivers: `${secrets.NAME}`."),
+    may("public_url", Kind::PublicUrl, "The address that the sender calls, where it signs it."),
+    may("tolerance", span(SECOND), "How old or how far ahead a signature may be; the preset's if not given."),
+    may("key_from", Kind::KeyRule, "What recognises an event; the preset's id if not given."),
+    may("ttl", span(SECOND), "How long a key is remembered; 7d if not given, or as long as the sender tries."),
+    may("ack", Kind::Int { min: 200, max: 299 }, "The status of a success; the preset's if not given."),
+    may("type", Kind::Name, "The type of every event."),
+    may("type_from", Kind::KeyPart, "Where the type is; where the preset looks if not given."),
+    may("types", Kind::Renames, "The sender's words for types, and ours."),
+    may(
+        "schema",
+        Kind::Or(&Kind::Name, &Kind::Renames),
+        "`NAME` of `schemas/NAME.json`, or a map from types (`shopify.*`) to names.",
+    ),
+    may(
+        "on_mismatch",
+        Kind::Choice(&["reject", "dead_letter"]),
+        "An event that breaks its schema; dead_letter if not given, and reject with `verify: none`.",
+    ),
+    may("keep", Kind::List(&Kind::Pointer), "The only fields that are stored."),
+    may("drop", Kind::List(&Kind::Pointer), "Fields that are never stored."),
+    may("hash", Kind::List(&Kind::Pointer), "Fields of which a keyed hash is stored."),
+    may("headers", Kind::List(&Kind::Text), "The only headers that are stored; the usual ones if not given."),
+    may("limits", Kind::Map(&LIMITS), "How much may come."),
+    may("cloudevents", Kind::Map(&CLOUDEVENTS), "CloudEvents beyond single ones, which are always read."),
+];
+
+const EDGE_CHOICES: &[Choose] = &[
+    Choose {
+        keys: &["secret", "secrets"],
+        need: Need::Optional,
+        none: "",
+        two: "both are what the sender signs with",
+        help: "",
+    },
+    Choose { keys: &["type", "type_from"], need: Need::Optional, none: "", two: "both are the type", help: "" },
+];
+
+static HMAC: Shape = Shape {
+    name: "hmac",
+    doc: "How any other sender signs.",
+    fields: &[&[
+        must(KNOWN[0].0, Kind::Text, KNOWN[0].1),
+        may(KNOWN[1].0, Kind::Text, KNOWN[1].1),
+        may(KNOWN[2].0, Kind::Text, KNOWN[2].1),
+        may(KNOWN[3].0, Kind::Text, KNOWN[3].1),
+        may(KNOWN[4].0, Kind::Text, KNOWN[4].1),
+        may(KNOWN[5].0, Kind::Text, KNOWN[5].1),
+        may(KNOWN[6].0, Kind::Text, KNOWN[6].1),
+        may(KNOWN[7].0, Kind::Text, KNOWN[7].1),
+        may(KNOWN[8].0, Kind::Text, KNOWN[8].1),
+        may(KNOWN[9].0, Kind::Text, KNOWN[9].1),
+        may(KNOWN[10].0, Kind::Text, KNOWN[10].1),
+    ]],
+    choices: &[],
+};
+
+static DATED_SECRET: Shape = Shape {
+    name: "dated_secret",
+    doc: "A secret and when it counts.",
+    fields: &[&[
+        must("secret", Kind::Secret, "`${secrets.NAME}`."),
+        may("id", Kind::Name, "What metrics call it; the name of the variable if not given."),
+        may("not_before", Kind::Moment, "It counts from then on, such as 2026-08-01T00:00:00Z."),
+        may("not_after", Kind::Moment, "It counts until then."),
+    ]],
+    choices: &[],
+};
+
+static LIMITS: Shape = Shape {
+    name: "limits",
+    doc: "How much may come.",
+    fields: &[&[
+        may("address", Kind::Rate, "From one address, before anything is verified, such as `100/s`."),
+        may("source", Kind::Rate, "From the source, counting only what was verified."),
+        may("mode", Kind::Choice(&["reject", "defer"]), "429, or accepted to be run later; reject if not given."),
+    ]],
+    choices: &[],
+};
+
+static CLOUDEVENTS: Shape = Shape {
+    name: "cloudevents",
+    doc: "CloudEvents beyond single ones, which are always read.",
+    fields: &[&[
+        may("batches", Kind::Bool, "Whether one request may carry several; false if not given."),
+        may("origins", Kind::List(&Kind::Text), "Who is told, when it asks with OPTIONS, that it may deliver."),
     ]],
     choices: &[],
 };
@@ -115,21 +249,60 @@ pub(super) static FLOW: Shape = Shape {
 static TRIGGER: Shape = Shape {
     name: "trigger",
     doc: "What starts a flow.",
-    fields: &[&[must("http", Kind::Map(&HTTP_TRIGGER), "A request to a path.")]],
-    choices: &[],
+    fields: &[&[
+        may("http", Kind::Map(&HTTP_TRIGGER), "A request to a path."),
+        may("source", Kind::Name, "Events of a source of `clinch.yml`."),
+        may("on", Kind::Patterns, "With `source`: only these types, such as `shopify.order.created` or `shopify.*`."),
+    ]],
+    choices: &[
+        Choose {
+            keys: &["http", "source"],
+            need: Need::Required,
+            none: "this trigger starts nothing",
+            two: "a trigger is a route or a source",
+            help: "add `http:` and below it `path: /…`, or `source: NAME`",
+        },
+        Choose {
+            keys: &["http", "on"],
+            need: Need::Optional,
+            none: "",
+            two: "types are chosen among the events of a source",
+            help: "",
+        },
+    ],
 };
 
 static HTTP_TRIGGER: Shape = Shape {
     name: "http_trigger",
-    doc: "A route: the requests that it takes.",
-    fields: &[&[
-        must("path", Kind::Path, "Begins with `/`, matched whole."),
-        may("method", Kind::Choice(METHODS_IN), "POST if not given."),
-        may("body_max", Kind::Size { max: BODY_BYTES_MAX }, "The largest body; 1MiB if not given, 10MiB at most."),
-        may("tenant_from", Kind::KeyPart, "Whose delivery it is: `header:NAME` or `body:/json/pointer`."),
-        may("idempotency", Kind::Map(&DEDUP), "How a delivery is recognised that was seen before."),
-    ]],
-    choices: &[],
+    doc: "A route: the requests that it takes. With any key of a source it is one, named after the flow.",
+    fields: &[
+        &[
+            must("path", Kind::Path, "Begins with `/`, matched whole."),
+            may("method", Kind::Choice(METHODS_IN), "POST if not given."),
+            may("body_max", Kind::Size { max: BODY_BYTES_MAX }, "The largest body; 1MiB if not given, 10MiB at most."),
+            may("tenant_from", Kind::KeyPart, "Whose delivery it is: `header:NAME` or `body:/json/pointer`."),
+            may("idempotency", Kind::Map(&DEDUP), "How a delivery is recognised that was seen before."),
+        ],
+        EDGE,
+    ],
+    choices: &[
+        EDGE_CHOICES[0],
+        EDGE_CHOICES[1],
+        Choose {
+            keys: &["idempotency", "key_from"],
+            need: Need::Optional,
+            none: "",
+            two: "both say what recognises an event",
+            help: "",
+        },
+        Choose {
+            keys: &["idempotency", "ttl"],
+            need: Need::Optional,
+            none: "",
+            two: "both say how long a key is remembered",
+            help: "",
+        },
+    ],
 };
 
 static DEDUP: Shape = Shape {

@@ -5,10 +5,12 @@ use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, shown};
 use super::read::{Reader, Spot, word};
 use super::shape;
+use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::Node;
 use crate::flow::{
     AnswerRule, BODY_BYTES_DEFAULT, DedupRule, Enqueue, Flow, Method, OnConflict, OnDuplicateOfDead, Route,
+    Subscription,
 };
 use std::time::Duration;
 
@@ -18,6 +20,10 @@ const STATUS_DEFAULT: i64 = 202;
 pub(super) struct FlowFile {
     pub name: Option<Spot<String>>,
     pub routes: Vec<Spot<(Method, String)>>,
+    /// Its triggers that are sources of its own.
+    pub sources: Vec<SourceFile>,
+    /// The sources that it names.
+    pub named_sources: Vec<Spot<String>>,
     pub ttls: Vec<Spot<Duration>>,
     /// The stores that its routes name after `kv:`.
     pub stores: Vec<Spot<String>>,
@@ -31,33 +37,57 @@ pub(super) struct FlowFile {
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> FlowFile {
     shape::check(root, &FLOW, root.head(), report);
     let reader = Reader { node: root, report };
-    let routes = reader.maps("triggers").filter_map(|trigger| trigger.map("http"));
+    let https = reader.maps("triggers").filter_map(|trigger| trigger.map("http"));
+    let routes = https.clone().filter(|http| !source::is_source(*http));
+    let name = reader.spot("name", value::name);
+    let status = reader.map("responses").and_then(|said| u16::try_from(said.must("status", value::int)?).ok());
+    let inline = https.clone().filter(|http| source::is_source(*http)).filter_map(|http| {
+        let method = http.or("method", Method::Post, word(METHODS))?;
+        Some(source::read_inline(name.clone()?, method, status, http))
+    });
     let steps = reader.maps("steps");
     let file = FlowFile {
-        name: reader.spot("name", value::name),
+        sources: inline.collect(),
+        named_sources: reader.maps("triggers").filter_map(|trigger| trigger.spot("source", value::name)).collect(),
+        name: name.clone(),
         routes: routes.clone().filter_map(read_address).collect(),
-        ttls: routes.clone().filter_map(|http| http.map("idempotency")?.spot("ttl", value::duration)).collect(),
-        stores: routes.filter_map(|http| http.map("idempotency")?.spot("store", kv_name)).collect(),
+        ttls: routes.filter_map(|http| http.map("idempotency")?.spot("ttl", value::duration)).collect(),
+        stores: https.clone().filter_map(|http| http.map("idempotency")?.spot("store", kv_name)).collect(),
         queues: steps.clone().filter_map(|step| step.map("queue")?.spot("name", value::name)).collect(),
         step_names: steps.clone().filter_map(|step| step.step_name()).collect(),
         flow: read_flow(reader),
         refusals: steps.filter(Reader::is_sound).filter_map(refusal).collect(),
     };
-    let unknown = unknown_success_step(reader, &file.step_names);
-    unknown.into_iter().for_each(|problem| report.add(problem));
+    let mut problems: Vec<Problem> = unknown_success_step(reader, &file.step_names).into_iter().collect();
+    for http in https {
+        source::check(http, http.node.head(), &mut problems);
+        problems.extend(source::unsaid(http));
+    }
+    problems.into_iter().for_each(|problem| report.add(problem));
     file
 }
 
 fn read_flow(flow: Reader<'_>) -> Option<Flow> {
     let name = flow.must("name", value::name)?;
-    let routes = flow.maps("triggers").map(|trigger| read_route(trigger.map("http")?, &name));
-    let routes = routes.collect::<Option<Vec<_>>>()?;
+    let (mut routes, mut subscriptions) = (Vec::new(), Vec::new());
+    for trigger in flow.maps("triggers") {
+        match trigger.map("http") {
+            Some(http) if source::is_source(http) => {
+                subscriptions.push(Subscription { source: name.clone(), on: Vec::new() });
+            }
+            Some(http) => routes.push(read_route(http, &name)?),
+            None => subscriptions.push(Subscription {
+                source: trigger.must("source", value::name)?,
+                on: trigger.or("on", Vec::new(), source::patterns)?,
+            }),
+        }
+    }
     let runs = flow.maps("steps").filter(|step| refusal(*step).is_none());
     let enqueue = runs.map(read_enqueue).collect::<Option<Vec<_>>>()?;
     let status =
         flow.map("responses").map_or(Some(STATUS_DEFAULT), |said| said.or("status", STATUS_DEFAULT, value::int))?;
     let answer = AnswerRule { status: u16::try_from(status).ok()? };
-    (flow.is_sound() && !enqueue.is_empty()).then_some(Flow { name, routes, enqueue, answer })
+    (flow.is_sound() && !enqueue.is_empty()).then_some(Flow { name, routes, subscriptions, enqueue, answer })
 }
 
 const METHODS: &[(&str, Method)] = &[("POST", Method::Post), ("PUT", Method::Put), ("PATCH", Method::Patch)];

@@ -6,13 +6,14 @@
 mod cross;
 mod dialect;
 mod flow_file;
-mod nearest;
+pub(crate) mod nearest;
 pub mod problem;
 mod queues_file;
 mod read;
 mod schema;
 mod settings_file;
 mod shape;
+mod source;
 mod spelling;
 mod value;
 mod worker_file;
@@ -26,14 +27,17 @@ pub use schema::json_schema;
 
 use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
+use crate::schema::Schema;
+use crate::source::Source;
 use crate::worker::{Trigger, Worker};
 use aws_lc_rs::digest;
 use cross::Parts;
 use data_encoding::HEXLOWER;
 use problem::Report;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// The files of a workspace as they were read: path relative to the workspace, and text. Sorted by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +98,10 @@ pub struct Workspace {
     pub queues: Vec<Queue>,
     pub flows: Vec<Flow>,
     pub workers: Vec<Worker>,
+    /// Those of `clinch.yml`, and the flows' own.
+    pub sources: Vec<Source>,
+    /// `schemas/*.json`, by name.
+    schemas: BTreeMap<String, Arc<Schema>>,
     /// The names of every secret that some step reads.
     pub secrets: BTreeSet<String>,
     refusals: Vec<Problem>,
@@ -106,6 +114,10 @@ impl Workspace {
 
     pub fn flow(&self, name: &str) -> Option<&Flow> {
         self.flows.iter().find(|flow| flow.name == name)
+    }
+
+    pub fn schema(&self, name: &str) -> Option<&Arc<Schema>> {
+        self.schemas.get(name)
     }
 
     pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
@@ -178,6 +190,9 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
     let mut found = Found::default();
     let mut parts = Parts {
         kv: Vec::new(),
+        sources: Vec::new(),
+        schemas: BTreeMap::new(),
+        settings_unread: false,
         texts: files.0.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect(),
         queues: None,
         flows: Vec::new(),
@@ -214,7 +229,11 @@ impl Found {
             let problem = Problem::error(Code::UnknownFile, Span::default(), said);
             return report.add(problem.help("keep one of the two"));
         }
+        if kind == FileKind::Schema {
+            return read_schema(report, parts);
+        }
         let Some(root) = yaml::parse(report) else {
+            parts.settings_unread |= kind == FileKind::Settings;
             parts.queues_unread |= kind == FileKind::Queues;
             parts.workers_unread |= kind == FileKind::Worker;
             return;
@@ -223,11 +242,13 @@ impl Found {
             FileKind::Settings => {
                 let file = settings_file::read(&root, report);
                 (self.settings, parts.kv) = (file.settings, file.kv);
+                parts.sources.extend(file.sources);
             }
             FileKind::Queues => parts.queues = Some(queues_file::read(&root, report)),
             FileKind::Flow => {
                 let mut flow = flow_file::read(&root, report);
                 self.refuse(report, std::mem::take(&mut flow.refusals));
+                parts.sources.append(&mut flow.sources);
                 parts.flows.push(flow);
             }
             FileKind::Worker => {
@@ -235,6 +256,7 @@ impl Found {
                 self.refuse(report, std::mem::take(&mut worker.refusals));
                 parts.workers.push(worker);
             }
+            FileKind::Schema => unreachable!("it is no YAML"),
         }
     }
 
@@ -264,6 +286,8 @@ impl Found {
             queues: parts.queues.map(|file| file.queues).unwrap_or_default(),
             flows: parts.flows.into_iter().filter_map(|file| file.flow).collect(),
             workers,
+            sources: parts.sources.into_iter().filter_map(|file| file.source).collect(),
+            schemas: parts.schemas.into_iter().filter_map(|(name, schema)| Some((name, schema?))).collect(),
             refusals: self.refusals,
         };
         Ok((workspace, self.problems))
@@ -276,10 +300,14 @@ enum FileKind {
     Queues,
     Flow,
     Worker,
+    Schema,
 }
 
 impl FileKind {
     fn of(path: &str) -> Option<FileKind> {
+        if let Some(name) = path.strip_prefix("schemas/").and_then(|name| name.strip_suffix(".json")) {
+            return (!name.is_empty()).then_some(FileKind::Schema);
+        }
         let stem = path.strip_suffix(".yml").or_else(|| path.strip_suffix(".yaml"))?;
         match stem.split_once('/') {
             None if stem == "clinch" => Some(FileKind::Settings),
@@ -295,13 +323,24 @@ impl FileKind {
         match self {
             FileKind::Settings => Some("clinch"),
             FileKind::Queues => Some("queues"),
-            FileKind::Flow | FileKind::Worker => None,
+            FileKind::Flow | FileKind::Worker | FileKind::Schema => None,
         }
     }
 }
 
+/// A schema that cannot be used is known by its name all the same, so that nobody calls it missing too.
+fn read_schema(report: &mut Report<'_>, parts: &mut Parts<'_>) {
+    let name = report.file.trim_start_matches("schemas/").trim_end_matches(".json").to_string();
+    let read = Schema::read(report.text);
+    if let Err(bad) = &read {
+        report.add(Problem::error(Code::BadSchema, bad.span, bad.why.clone()).label("here"));
+    }
+    parts.schemas.insert(name, read.ok().map(Arc::new));
+}
+
 fn unknown_file(path: &str) -> Problem {
     let said = format!("`{}` is not a file of a workspace", problem::shown(path));
-    Problem::error(Code::UnknownFile, Span::default(), said)
-        .help("a workspace has clinch.yml, queues.yml, flows/*.yml and workers/*.yml; move or remove it")
+    Problem::error(Code::UnknownFile, Span::default(), said).help(
+        "a workspace has clinch.yml, queues.yml, flows/*.yml, workers/*.yml and schemas/*.json; move or remove it",
+    )
 }

@@ -3,7 +3,7 @@
 /// Longer words are not compared; nobody mistypes them.
 const CHARS_MAX: usize = 64;
 
-pub(super) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if written.is_empty() || written.chars().count() > CHARS_MAX {
         return None;
     }

@@ -128,6 +128,7 @@ codes! {
     UnusedStore = "CL0117", "a key store that no flow uses";
     ForgetfulStore = "CL0118", "keys are remembered as well as a Redis remembers them";
     OneGroup = "CL0119", "the jobs of a whole queue run one after the other";
+    UnknownSource = "CL0120", "a source is named and not defined";
     UnknownKey = "CL0121", "a key that is not known at this place";
     MissingKey = "CL0122", "a key that must be written is missing";
     WrongType = "CL0123", "a value of another type is needed";
@@ -145,6 +146,17 @@ codes! {
     BadAddress = "CL0139", "a socket address cannot be read";
     BadStore = "CL0140", "the address of a key store cannot be used";
     NotYet = "CL0141", "a part of the dialect that this version cannot run yet";
+    Unverified = "CL0142", "a route that anybody may send to, and that does not say so";
+    BadVerify = "CL0143", "settings of a signature that would prove nothing";
+    TtlShorterThanRetries = "CL0144", "a key is forgotten before its sender stops trying";
+    BadRules = "CL0145", "what is to be kept, dropped and hashed contradicts itself";
+    BadSchema = "CL0146", "a file is not a JSON Schema that can be used";
+    UnknownSchema = "CL0147", "a schema is named and there is no such file";
+    UnusedSource = "CL0148", "no flow takes the events of a source";
+    BadPointer = "CL0149", "a path into a body cannot be read";
+    BadRate = "CL0150", "a rate cannot be read";
+    BadMoment = "CL0151", "a moment cannot be read";
+    BadType = "CL0152", "a type of events cannot be read";
 }
 
 impl fmt::Display for Code {

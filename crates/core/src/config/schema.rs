@@ -3,6 +3,7 @@
 use super::dialect::{FLOW, QUEUES, SETTINGS, WORKER};
 use super::shape::{Choose, Field, ITEMS_MAX, Kind, Need, Shape};
 use super::value::KEY_PARTS_MAX;
+use crate::signature::presets;
 use serde_json::{Map, Value, json};
 
 /// One document (draft 2020-12) for all files of a workspace; `$defs` has one definition for each shape.
@@ -97,6 +98,20 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::Map(shape) => {
             define(shape, defs);
             reference(shape)
+        }
+        Kind::Or(scalar, map) => json!({ "anyOf": [self::kind(scalar, defs), self::kind(map, defs)] }),
+        Kind::Verify => {
+            let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).chain(["none"]).collect();
+            json!({ "enum": names })
+        }
+        Kind::PublicUrl => json!({ "type": "string", "examples": ["https://hooks.example.com/in/NAME"] }),
+        Kind::Renames => json!({ "type": "object", "additionalProperties": { "type": ["string", "number"] } }),
+        Kind::Pointer => json!({ "type": "string", "pattern": "^/" }),
+        Kind::Rate => json!({ "type": "string", "examples": ["100/s", "5/min", "1000/h"] }),
+        Kind::Moment => json!({ "type": "string", "examples": ["2026-08-01T00:00:00Z"] }),
+        Kind::Patterns => {
+            let list = json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": ITEMS_MAX });
+            json!({ "anyOf": [text(), list] })
         }
         Kind::Named(shape) => {
             define(shape, defs);

@@ -4,6 +4,7 @@ use super::dialect::SETTINGS;
 use super::problem::{Code, Problem, Report};
 use super::read::{Reader, Spot};
 use super::shape;
+use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
 use super::{Settings, SharedStore};
@@ -14,6 +15,7 @@ pub(super) struct SettingsFile {
     pub settings: Settings,
     /// The names of the key stores.
     pub kv: Vec<Spot<String>>,
+    pub sources: Vec<SourceFile>,
 }
 
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
@@ -21,6 +23,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
     let reader = Reader { node: root, report };
     let (listen, admin) = (reader.spot("listen", value::address), reader.spot("admin", value::address));
     let stores = reader.node.get("kv").map_or(&[][..], Node::fields);
+    let sources = reader.node.get("sources").map_or(&[][..], Node::fields);
     let spot = |(key, _): &(Key, Node)| Spot { value: key.text.clone(), file: report.file.to_string(), span: key.span };
     let file = SettingsFile {
         settings: Settings {
@@ -29,7 +32,23 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
+        sources: sources
+            .iter()
+            .map(|entry| source::read_named(spot(entry), Reader { node: &entry.1, report }))
+            .collect(),
     };
+    let mut problems = Vec::new();
+    for (key, node) in sources {
+        let map = Reader { node, report };
+        if map.has("verify") {
+            source::check(map, key.span, &mut problems);
+        } else if node.text().is_none() {
+            let said = format!("source `{}` does not say how its sender is recognised", key.text);
+            let problem = Problem::error(Code::MissingKey, key.span, said).label("needs `verify`");
+            problems.push(problem.help("add `verify: PRESET` (`clinch presets ls`), or `verify: none`"));
+        }
+    }
+    problems.into_iter().for_each(|problem| report.add(problem));
     if let (Some(listen), Some(admin)) = (listen, admin)
         && listen.value == admin.value
         && listen.value.port() != 0

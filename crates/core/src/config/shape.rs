@@ -3,6 +3,7 @@
 
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
+use super::source;
 use super::value::{self, Names, ROOTS, Read};
 use super::yaml::{Node, Value};
 use crate::time::human;
@@ -35,6 +36,7 @@ pub(super) enum Need {
 }
 
 /// Keys of which only one may be written.
+#[derive(Clone, Copy)]
 pub(super) struct Choose {
     pub keys: &'static [&'static str],
     /// Whether one of them must be.
@@ -89,6 +91,22 @@ pub(super) enum Kind {
     RedisUrl,
     /// One secret, by its name.
     Secret,
+    /// A scalar of the first kind, or a map of the second.
+    Or(&'static Kind, &'static Kind),
+    /// The name of a preset, or `none`.
+    Verify,
+    /// The address that senders call.
+    PublicUrl,
+    /// A map of texts, each with a name.
+    Renames,
+    /// A path into a body.
+    Pointer,
+    /// So many in such a time.
+    Rate,
+    /// A moment in time.
+    Moment,
+    /// A type of events, the beginning of types, or a list of these.
+    Patterns,
 }
 
 impl Shape {
@@ -132,7 +150,14 @@ impl Kind {
             Kind::Body => "\"{{ body.id }}\"",
             Kind::RedisUrl => "redis://127.0.0.1:6379",
             Kind::Secret => "${secrets.NAME}",
-            Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers => "",
+            Kind::Or(scalar, _) => scalar.example(),
+            Kind::Verify => "PRESET",
+            Kind::PublicUrl => "https://hooks.example.com/in/NAME",
+            Kind::Pointer => "/customer/email",
+            Kind::Rate => "100/s",
+            Kind::Moment => "2026-08-01T00:00:00Z",
+            Kind::Patterns => "shopify.*",
+            Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Renames => "",
         }
     }
 }
@@ -230,6 +255,15 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::Url => check_names(node, value::url(node, name).map(|url| Names::of(&url)), report),
         Kind::RedisUrl => keep(node, value::redis_url(node, name), report),
         Kind::Secret => keep(node, value::secret(node, name), report),
+        Kind::Or(scalar, _) if node.text().is_some() => check_value(node, scalar, name, key, report),
+        Kind::Or(_, map) => check_value(node, map, name, key, report),
+        Kind::Verify => keep(node, source::verify(node, name), report),
+        Kind::PublicUrl => keep(node, value::public_url(node, name), report),
+        Kind::Renames => check_renames(node, name, report),
+        Kind::Pointer => keep(node, value::pointer(node, name), report),
+        Kind::Rate => keep(node, value::rate(node, name), report),
+        Kind::Moment => keep(node, value::moment(node, name), report),
+        Kind::Patterns => check_patterns(node, name, report),
         Kind::Text => keep(node, value::text(node, name), report),
         Kind::Name => keep(node, value::name(node, name), report),
         Kind::Prefixed(prefix) => keep(node, value::prefixed(node, name, prefix), report),
@@ -337,6 +371,39 @@ fn check_named(node: &Node, shape: &'static Shape, name: &str, report: &mut Repo
             report.flaw(child.span, *problem);
         }
         check(child, shape, key.span, report);
+    }
+}
+
+fn check_renames(node: &Node, name: &str, report: &mut Report<'_>) {
+    let Value::Map(fields) = &node.value else {
+        return report.flaw(node.span, value::wrong_type(node, name, "a map of words and names"));
+    };
+    if fields.len() > ITEMS_MAX {
+        let problem = Problem::error(Code::TooLarge, node.head(), format!("`{name}` has {} words", fields.len()));
+        return report.flaw(node.span, problem.help(format!("write at most {ITEMS_MAX}")));
+    }
+    for (key, named) in fields {
+        if named.is_null() {
+            let problem = Problem::error(Code::WrongType, key.span, format!("`{}` is empty", shown(&key.text)));
+            report.flaw(named.span, problem.help("write a name after it, or remove it"));
+        } else {
+            keep(named, value::name(named, name), report);
+        }
+    }
+}
+
+fn check_patterns(node: &Node, name: &str, report: &mut Report<'_>) {
+    match &node.value {
+        Value::List(items) if (1..=ITEMS_MAX).contains(&items.len()) => {
+            for item in items {
+                keep(item, value::type_pattern(item, name), report);
+            }
+        }
+        Value::List(items) => {
+            let said = format!("`{name}` must have 1 to {ITEMS_MAX} types, not {}", items.len());
+            report.flaw(node.span, Problem::error(Code::OutOfRange, node.head(), said));
+        }
+        _ => keep(node, value::type_pattern(node, name), report),
     }
 }
 

@@ -1,12 +1,15 @@
 //! The values of the dialect: how a scalar of YAML is read as what it stands for. Used to check a file and to read it,
 //! so that both agree.
 
-use super::problem::{Code, Problem, Span, shown};
+use super::problem::{Code, Problem, Span, printable, shown};
 use super::spelling::{in_templates, in_whole_templates, nesting, spelt_out, templates};
 use super::yaml::{Node, Value};
 use crate::expr::{BadExpr, Expr, Template, Tree};
+use crate::flow::{BadTypePattern, TypePattern};
 use crate::key::{KeyPart, KeyRule};
-use crate::time::{BadDuration, parse_duration};
+use crate::limit::Rate;
+use crate::pointer::Pointer;
+use crate::time::{BadDuration, Timestamp, parse_duration};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -439,6 +442,73 @@ pub(super) fn secret(node: &Node, name: &str) -> Read<Template> {
     }
     let said = format!("`{name}` must be a secret, which no file of a workspace holds");
     Err(Box::new(bad(Code::BadStore, node, said).help(format!("write `{name}: ${{secrets.NAME}}`"))))
+}
+
+/// The variable of one secret.
+pub(super) fn variable(node: &Node, name: &str) -> Read<String> {
+    let template = secret(node, name)?;
+    template.secrets().into_iter().next().ok_or_else(|| Box::new(wrong_type(node, name, "a secret")))
+}
+
+/// The address that senders call: as it is in their settings, user and password included where they sign them.
+pub(super) fn public_url(node: &Node, name: &str) -> Read<String> {
+    let written = text(node, name)?;
+    let host = written.strip_prefix("https://").or_else(|| written.strip_prefix("http://"));
+    let host = host.map(|rest| &rest[..rest.find(['/', '?']).unwrap_or(rest.len())]);
+    let fine = written.bytes().all(|b| (0x21..=0x7e).contains(&b)) && !written.contains('#');
+    if fine && host.is_some_and(|host| !host.is_empty() && !host.ends_with('@')) {
+        return Ok(written.to_string());
+    }
+    let said = format!("`{}` is not the address of a door", shown(written));
+    Err(Box::new(
+        bad(Code::BadUrl, node, said).help("write it as the sender has it: `https://hooks.example.com/in/NAME`"),
+    ))
+}
+
+/// The sender's words, and ours.
+pub(super) fn renames(node: &Node, name: &str) -> Read<Vec<(String, String)>> {
+    let pair = |(key, named): &(super::yaml::Key, Node)| Ok((key.text.clone(), self::name(named, name)?));
+    node.fields().iter().map(pair).collect()
+}
+
+/// One schema for all types, or one for each pattern.
+pub(super) fn schemas(node: &Node, name: &str) -> Read<Vec<(TypePattern, String)>> {
+    let all = || "*".parse().expect("it stands for every type");
+    if node.text().is_some() {
+        return Ok(vec![(all(), self::name(node, name)?)]);
+    }
+    let pair = |(pattern, named): (String, String)| match pattern.parse() {
+        Ok(pattern) => Ok((pattern, named)),
+        Err(error) => Err(bad_type(node.head(), &error)),
+    };
+    renames(node, name)?.into_iter().map(pair).collect()
+}
+
+pub(super) fn type_pattern(node: &Node, name: &str) -> Read<TypePattern> {
+    text(node, name)?.parse().map_err(|error| bad_type(node.head(), &error))
+}
+
+fn bad_type(span: Span, error: &BadTypePattern) -> Box<Problem> {
+    Box::new(Problem::error(Code::BadType, span, printable(&error.to_string())))
+}
+
+pub(super) fn pointer(node: &Node, name: &str) -> Read<Pointer> {
+    let read: Result<Pointer, _> = text(node, name)?.parse();
+    read.map_err(|error| Box::new(bad(Code::BadPointer, node, printable(&error.to_string()))))
+}
+
+pub(super) fn rate(node: &Node, name: &str) -> Read<Rate> {
+    let read: Result<Rate, _> = text(node, name)?.parse();
+    read.map_err(|error| Box::new(bad(Code::BadRate, node, printable(&error.to_string()))))
+}
+
+pub(super) fn moment(node: &Node, name: &str) -> Read<Timestamp> {
+    let written = text(node, name)?;
+    let read = written.parse::<jiff::Timestamp>().map(|at| Timestamp::from_micros(at.as_microsecond()));
+    read.map_err(|_| {
+        let said = format!("`{}` is not a moment", shown(written));
+        Box::new(bad(Code::BadMoment, node, said).help("write day, time and zone, as in 2026-08-01T00:00:00Z"))
+    })
 }
 
 /// The address of a Redis. A password in it is a secret, so that it is in no file.

@@ -39,7 +39,7 @@ CREATE TABLE event (
     expires_at bigint NOT NULL,
     status integer NOT NULL,
     jobs integer NOT NULL,
-    flow text NOT NULL,
+    source text NOT NULL,
     key bytea,
     fingerprint bytea,
     payload bytea NOT NULL

@@ -2,7 +2,7 @@
 
 CREATE TABLE fact (name TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
 
--- Names of flows and queues, so that rows hold small numbers.
+-- Names of sources, flows and queues, so that rows hold small numbers.
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
 
 -- Workspaces that were live: a job runs the one it was accepted with.
@@ -11,7 +11,7 @@ CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files T
 -- Immutable. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,
-    flow INTEGER NOT NULL,
+    source INTEGER NOT NULL,
     received_at INTEGER NOT NULL,
     key BLOB,
     fingerprint BLOB,

@@ -97,10 +97,10 @@ const INSERT: &str = "
     ), fresh AS MATERIALIZED (
         SELECT id, jobs FROM asked WHERE key IS NULL OR id IN (SELECT event FROM won)
     ), events AS (
-        INSERT INTO event (id, received_at, key, expires_at, jobs, flow, status, fingerprint, payload)
+        INSERT INTO event (id, received_at, key, expires_at, jobs, source, status, fingerprint, payload)
         SELECT new.* FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::integer[],
                                  $7::text[], $8::integer[], $9::bytea[], $10::bytea[])
-            AS new (id, received_at, key, expires_at, jobs, flow, status, fingerprint, payload)
+            AS new (id, received_at, key, expires_at, jobs, source, status, fingerprint, payload)
         WHERE (new.id IN (SELECT id FROM fresh)) IS TRUE
     ), born AS (
         INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
@@ -163,7 +163,7 @@ async fn insert(
         |event: &NewEvent| event.received_at + event.dedup.as_ref().map_or(Duration::ZERO, |dedup| dedup.ttl);
     let expires_at: Vec<i64> = new.iter().map(|event| expires_at(event).as_micros()).collect();
     let jobs: Vec<i32> = new.iter().map(|event| i32::try_from(event.jobs.len()).unwrap_or(i32::MAX)).collect();
-    let flows: Vec<Cow<'_, str>> = new.iter().map(|event| text(&event.flow)).collect();
+    let sources: Vec<Cow<'_, str>> = new.iter().map(|event| text(&event.source)).collect();
     let statuses: Vec<i32> = new.iter().map(|event| i32::from(event.status)).collect();
     let fingerprints: Vec<Option<&[u8]>> =
         dedups().map(|dedup| dedup.map(|dedup| &dedup.fingerprint.as_bytes()[..])).collect();
@@ -175,7 +175,7 @@ async fn insert(
     let versions: Vec<i64> = born.iter().map(|job| job.event.version.0).collect();
     let job_received_at: Vec<i64> = born.iter().map(|job| job.event.received_at.as_micros()).collect();
     let run_at: Vec<i64> = born.iter().map(|job| shared.skew.to_database(job.new.run_at).as_micros()).collect();
-    let job_flows: Vec<Cow<'_, str>> = born.iter().map(|job| text(&job.event.flow)).collect();
+    let job_flows: Vec<Cow<'_, str>> = born.iter().map(|job| text(&job.new.flow)).collect();
     let queues: Vec<Cow<'_, str>> = born.iter().map(|job| text(&job.new.queue)).collect();
     let lanes: Vec<i64> = born.iter().map(|job| job.new.lane.number().cast_signed()).collect();
     let orders: Vec<i16> = born.iter().map(|job| job.new.order.number()).collect();
@@ -195,7 +195,7 @@ async fn insert(
                 &keys,
                 &expires_at,
                 &jobs,
-                &flows,
+                &sources,
                 &statuses,
                 &fingerprints,
                 &payloads,

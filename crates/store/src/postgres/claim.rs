@@ -393,12 +393,19 @@ mod tests {
 
     fn job(queue: &str, lane: u64) -> NewJob {
         let order = if queue == "groups" { Order::Fifo { on_dead: OnDead::Continue } } else { Order::Any };
-        NewJob { queue: queue.into(), lane: Lane::from_number(lane), order, priority: 0, run_at: now() }
+        NewJob {
+            flow: "orders".into(),
+            queue: queue.into(),
+            lane: Lane::from_number(lane),
+            order,
+            priority: 0,
+            run_at: now(),
+        }
     }
 
     async fn accept(store: &PostgresStore, job: NewJob) -> JobId {
         let event = NewEvent {
-            flow: "orders".into(),
+            source: "orders".into(),
             version: VersionId(1),
             // What is due a moment later is put off first.
             received_at: if &*job.queue == "delayed" { job.run_at - Duration::from_millis(1) } else { job.run_at },

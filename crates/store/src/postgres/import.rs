@@ -263,7 +263,7 @@ fn number(count: u32) -> i32 {
 async fn insert_events(client: &Client, events: &[EventPart]) -> Sql<()> {
     write(
         client,
-        "INSERT INTO event (id, received_at, expires_at, status, jobs, flow, key, fingerprint, payload)
+        "INSERT INTO event (id, received_at, expires_at, status, jobs, source, key, fingerprint, payload)
          SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::integer[], $6::text[],
                               $7::bytea[], $8::bytea[], $9::bytea[])",
         &[
@@ -272,7 +272,7 @@ async fn insert_events(client: &Client, events: &[EventPart]) -> Sql<()> {
             &column(events, |event| event.expires_at.as_micros()),
             &column(events, |event| i32::from(event.status)),
             &column(events, |event| number(event.jobs_born)),
-            &column(events, |event| text(&event.flow)),
+            &column(events, |event| text(&event.source)),
             &column(events, |event| event.key.as_ref().map(|key| &key.as_bytes()[..])),
             &column(events, |event| event.fingerprint.as_ref().map(|fingerprint| &fingerprint.as_bytes()[..])),
             &column(events, |event| &event.payload[..]),
@@ -343,7 +343,7 @@ async fn insert_jobs(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
             &column(jobs, |(_, job)| number(job.replays)),
             &column(jobs, |(_, job)| state(job.word)),
             &column(jobs, |(_, job)| job.reason.map(reason_number)),
-            &column(jobs, |(event, _)| text(&event.flow)),
+            &column(jobs, |(_, job)| text(&job.flow)),
             &column(jobs, |(_, job)| text(&job.queue)),
             &column(jobs, |(_, job)| job.lane.number().cast_signed()),
             &column(jobs, |(_, job)| job.order.number()),

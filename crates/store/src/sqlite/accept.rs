@@ -104,17 +104,17 @@ fn record(batch: &Batch<'_>, event: EventId, at: Timestamp, conflict: bool) -> r
 
 fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     let event = EventId::from_number(batch.next_id(new.received_at));
-    let flow = batch.name(&new.flow)?;
+    let source = batch.name(&new.source)?;
     let expires_at = new.dedup.as_ref().map_or(new.received_at, |dedup| new.received_at + dedup.ttl).as_micros();
     batch
         .conn
         .prepare_cached(
-            "INSERT INTO event (id, flow, received_at, key, fingerprint, expires_at, status, jobs, payload)
+            "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, payload)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?
         .execute(params![
             event.number().cast_signed(),
-            flow,
+            source,
             new.received_at.as_micros(),
             new.dedup.as_ref().map(|dedup| dedup.key.as_bytes()),
             new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
@@ -126,7 +126,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     let first_job = JobId::from_number(event.number() + 1);
     for ask in &new.jobs {
         let job = JobId::from_number(batch.next_id(new.received_at));
-        let queue_id = batch.name(&ask.queue)?;
+        let (flow, queue) = (batch.name(&ask.flow)?, batch.name(&ask.queue)?);
         batch
             .conn
             .prepare_cached(
@@ -137,7 +137,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
                 job.number().cast_signed(),
                 event.number().cast_signed(),
                 flow,
-                queue_id,
+                queue,
                 new.version.0,
                 READY,
                 ask.run_at.as_micros(),
@@ -149,7 +149,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
             job,
             live: Live {
                 event,
-                flow: new.flow.clone(),
+                flow: ask.flow.clone(),
                 queue: ask.queue.clone(),
                 place: Place { lane: ask.lane, order: ask.order, priority: ask.priority },
                 version: new.version,

@@ -104,7 +104,7 @@ impl Source {
 
     fn next_events(&self, after: i64, events_max: usize, bytes_max: usize) -> rusqlite::Result<Vec<EventPart>> {
         let mut statement = self.conn.prepare_cached(
-            "SELECT id, flow, received_at, key, fingerprint, expires_at, status, jobs, payload
+            "SELECT id, source, received_at, key, fingerprint, expires_at, status, jobs, payload
              FROM event WHERE id > ?1 ORDER BY id LIMIT ?2",
         )?;
         let mut found = statement.query(params![after, i64::try_from(events_max).unwrap_or(i64::MAX)])?;
@@ -124,7 +124,7 @@ impl Source {
         let id = EventId::from_number(row.get::<_, i64>(0)?.cast_unsigned());
         Ok(EventPart {
             id,
-            flow: self.name(row.get(1)?),
+            source: self.name(row.get(1)?),
             received_at: rows::time(row, 2)?,
             key: row.get::<_, Option<[u8; 32]>>(3)?.map(DedupKey::from_bytes),
             fingerprint: row.get::<_, Option<[u8; 32]>>(4)?.map(Fingerprint::from_bytes),
@@ -143,7 +143,7 @@ impl Source {
                 "SELECT job.id, job.queue, job.version, job.state, job.run_at, job.failures, job.attempts, job.replays,
                         job.first_attempt_at, job.ended_at, job.reason,
                         (SELECT ifnull(max(fence), 0) FROM effect WHERE effect.job = job.id),
-                        job.lane, job.ord, job.priority
+                        job.lane, job.ord, job.priority, job.flow
                  FROM job JOIN event ON event.id = job.event
                  WHERE event.id = ?1 AND job.id > ?1 AND job.id <= ?1 + event.jobs ORDER BY job.id",
             )?
@@ -166,6 +166,7 @@ impl Source {
         };
         Ok(JobPart {
             id,
+            flow: self.name(row.get(15)?),
             queue: self.name(row.get(1)?),
             version: VersionId(row.get(2)?),
             word,

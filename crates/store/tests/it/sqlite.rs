@@ -10,7 +10,7 @@ use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
 use clinch_store::sqlite::{Report, SqliteStore, verify};
 use clinch_store::{
-    Acceptance, Conclusion, Dedup, Held, NewEffect, NewEvent, Retention, ReviveAsk, Revived, Settlement, Store,
+    Acceptance, Conclusion, Dedup, Held, NewEffect, NewEvent, NewJob, Retention, ReviveAsk, Revived, Settlement, Store,
     StoreError, UnknownRuling,
 };
 use rusqlite::{Connection, params};
@@ -337,7 +337,7 @@ async fn p10_what_cannot_be_written_is_refused_and_leaves_nothing_behind() {
     let lease = world.take(later(0)).await.lease;
     let full = "CREATE TRIGGER full BEFORE INSERT ON job BEGIN SELECT RAISE(ABORT, 'no space'); END";
     sqlite.file().execute_batch(full).expect("made");
-    let new = || NewEvent { flow: "new".into(), ..event("new") };
+    let new = || NewEvent { jobs: vec![NewJob { flow: "new".into(), ..job("work") }], ..event("new") };
     let refused = world.accept(new()).await;
     assert!(matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("no space")), "{refused:?}");
     assert!(world.health().unwell.is_some());
@@ -369,8 +369,8 @@ async fn with_many_keys(sqlite: &Sqlite) {
     {
         let mut event = rows
             .prepare(
-                "INSERT INTO event (id, flow, received_at, key, fingerprint, expires_at, status, jobs, payload)
-                 SELECT ?1, flow, ?2, ?3, ?4, ?5, 202, 1, x'00' FROM event LIMIT 1",
+                "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, payload)
+                 SELECT ?1, source, ?2, ?3, ?4, ?5, 202, 1, x'00' FROM event LIMIT 1",
             )
             .expect("prepared");
         let mut job = rows

@@ -8,7 +8,7 @@ use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, Pepper};
 use clinch_core::time::Timestamp;
-use clinch_store::{Acceptance, DELIVERIES_KEPT_MAX, Dedup, NewEvent};
+use clinch_store::{Acceptance, DELIVERIES_KEPT_MAX, Dedup, NewEvent, NewJob};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -229,6 +229,17 @@ pub async fn an_event_for_several_queues_has_a_job_in_each(world: World) {
         assert_eq!(claims.len(), 1);
         assert_eq!((claims[0].lease.job, &claims[0].payload[..]), (row.id, &b"the payload"[..]));
     }
+    world.adds_up().await;
+}
+
+pub async fn a6_one_event_may_have_jobs_of_several_flows(world: World) {
+    let of = |flow: &str| NewJob { flow: flow.into(), ..job("work") };
+    let accepted = world.accepted(NewEvent { jobs: vec![of("bill"), of("ship")], ..event("k") }).await;
+    let jobs = world.jobs_of(accepted.event).await.expect("read");
+    assert_eq!(jobs.iter().map(|row| &*row.flow).collect::<Vec<_>>(), ["bill", "ship"]);
+    let claims = world.claims("work", 10, later(1)).await;
+    assert_eq!(claims.iter().map(|claim| &*claim.flow).collect::<Vec<_>>(), ["bill", "ship"]);
+    world.duplicate(event("k")).await;
     world.adds_up().await;
 }
 

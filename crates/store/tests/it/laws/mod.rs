@@ -38,6 +38,7 @@ macro_rules! every_law {
                 a_duplicate_leaves_a_dead_letter_alone_by_default
                 a_duplicate_does_not_rule_on_an_unknown_effect
                 an_event_for_several_queues_has_a_job_in_each
+                a6_one_event_may_have_jobs_of_several_flows
                 ids_grow_even_when_the_clock_goes_back
                 ids_are_not_given_twice_when_rows_are_gone
                 t_072_no_key_is_readable_on_disk

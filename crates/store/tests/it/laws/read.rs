@@ -6,7 +6,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Ending, Word};
 use clinch_core::time::Timestamp;
 use clinch_store::read::JobFilter;
-use clinch_store::{NewEvent, VersionId};
+use clinch_store::{NewEvent, NewJob, VersionId};
 use std::time::Duration;
 
 fn all() -> JobFilter {
@@ -33,7 +33,11 @@ async fn walk(world: &World, filter: JobFilter) -> Vec<Vec<JobId>> {
 }
 
 fn of_flow(flow: &str, key: &str) -> NewEvent {
-    NewEvent { flow: flow.into(), ..event(key) }
+    NewEvent { jobs: vec![of(flow, "work")], ..event(key) }
+}
+
+fn of(flow: &str, queue: &str) -> NewJob {
+    NewJob { flow: flow.into(), ..job(queue) }
 }
 
 /// One job in every state, in the order of `Word::ALL`.
@@ -84,7 +88,7 @@ pub async fn a_list_is_filtered_by_flow_queue_and_reason(world: World) {
     let orders = world.dead("a", later(0), Reason::AuthFailed).await.job;
     let other_reason = world.dead("b", later(0), Reason::Timeout).await.job;
     let bills = world.accepted(of_flow("bills", "c")).await.job;
-    let elsewhere = NewEvent { jobs: vec![job("elsewhere")], ..of_flow("bills", "d") };
+    let elsewhere = NewEvent { jobs: vec![of("bills", "elsewhere")], ..event("d") };
     let elsewhere = world.accepted(elsewhere).await.job;
     let flow = |flow: &str| JobFilter { flow: Some(flow.into()), ..all() };
     assert_eq!(list(&world, flow("orders")).await, [other_reason, orders]);

@@ -206,7 +206,7 @@ pub fn dedup(text: &str, body: &[u8]) -> Dedup {
 /// One delivery for the queue `work`, received when the world began.
 pub fn event(key: &str) -> NewEvent {
     NewEvent {
-        flow: "orders".into(),
+        source: "orders".into(),
         version: VersionId(1),
         received_at: later(0),
         dedup: Some(dedup(key, b"the body")),
@@ -219,7 +219,7 @@ pub fn event(key: &str) -> NewEvent {
 /// A job for this queue, due when the world began, with nothing said about its place.
 pub fn job(queue: &str) -> NewJob {
     let lane = Lane::tenant(&Pepper::new(&PEPPER), queue, "default");
-    NewJob { queue: queue.into(), lane, order: Order::Any, priority: 0, run_at: later(0) }
+    NewJob { flow: "orders".into(), queue: queue.into(), lane, order: Order::Any, priority: 0, run_at: later(0) }
 }
 
 /// The end of an attempt that took a second.
