@@ -40,7 +40,7 @@ pub enum Batches {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCloudEvent {
-    #[error("`{0}` is not a CloudEvents format that is read here; send application/cloudevents+json")]
+    #[error("this is not a CloudEvents format that is read here; send application/cloudevents+json")]
     Format(String),
     #[error("this source takes one event at a time; send application/cloudevents+json")]
     BatchUnasked,
