@@ -220,9 +220,10 @@ fn text(told: &JobShow, now: Timestamp) -> String {
         "effects",
         told.effects.iter().map(|effect| {
             let answer = effect.answer_status.map_or_else(String::new, |status| format!("   answered {status}"));
-            let sent = format!("sent {}×", effect.sends);
+            // An intent is counted, and what could not be delivered was never sent.
+            let tried = format!("tried {}×", effect.sends);
             format!(
-                "{}  {}   {sent}   idempotency {}{answer}",
+                "{}  {}   {tried}   idempotency {}{answer}",
                 clean(&effect.step),
                 render::state(&effect.state),
                 effect.idempotency
@@ -341,7 +342,7 @@ pub(super) mod tests {
             "(after 1m)\n",
             "attempts\n    1  2026-",
             "failed       2s     auth_failed\n",
-            "effects\n  post  not_done   sent 2×   idempotency header\n",
+            "effects\n  post  not_done   tried 2×   idempotency header\n",
             "body, 17 bytes, its texts masked\n  {\n  }\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");

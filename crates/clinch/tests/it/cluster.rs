@@ -159,7 +159,8 @@ async fn f41_a_node_for_whom_the_database_has_no_connection_left_says_so_and_com
             }
         }
     };
-    tokio::time::timeout(PATIENCE, full).await.expect("the node has no connection left");
+    // Hundreds of connections are a process each.
+    tokio::time::timeout(PATIENCE * 4, full).await.expect("the node has no connection left");
     eventually("nothing is accepted", PATIENCE, async || {
         provider.deliver(&node.intake).await == Told::Refused(503) && !node.is_ready(&client()).await
     })
