@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 /// what runs and removes the directory.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
-dir=$(mktemp -d "${TMPDIR:-/tmp}/clinch-postgres.XXXXXX") || exit 1
+dir=$(mktemp -d -t clinch-postgres.XXXXXX) || exit 1
 cd "$dir"
 echo "$dir"
 while read -r command; do

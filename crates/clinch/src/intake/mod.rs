@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod credentials;
 mod route;
 mod shared;
 mod source;
@@ -12,12 +13,12 @@ use answer::Answer;
 use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
 use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
 use clinch_store::{Acceptance, Dedup, NewEvent};
+pub use credentials::{Credentials, credentials};
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Request, Response};
 use route::{Door, Routes};
 pub use shared::KeyStore;
 use shared::Shared;
-pub use source::{Credentials, credentials};
 use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -91,10 +92,7 @@ impl Intake {
         let (event, shared) = self.event(door, &head.headers, &body)?;
         // What is no longer needed is not carried through the wait for the disk.
         drop((head, body));
-        let acceptance = match (shared, event.dedup.clone()) {
-            (Some(shared), Some(dedup)) => shared.accept(self.house.clone(), event, dedup).await?,
-            _ => self.house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))?,
-        };
+        let acceptance = shared::accept(&self.house, event, shared).await?;
         if matches!(acceptance, Acceptance::Fresh(_)) {
             door.metrics.body(body_bytes);
         }

@@ -1,8 +1,9 @@
 //! Which flow a request is for.
 
 use super::answer::Answer;
+use super::credentials::Credentials;
 use super::shared::KeyStore;
-use super::source::{Credentials, SourceDoor};
+use super::source::SourceDoor;
 use crate::house::House;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
 use clinch_core::config::Workspace;

@@ -39,6 +39,16 @@ pub struct Shared {
     fingerprint: Fingerprint,
 }
 
+/// Stores an event; where its key is shared, others are asked before and told afterwards.
+pub async fn accept(house: &House, event: NewEvent, shared: Option<Shared>) -> Result<Acceptance, Answer> {
+    if let Some(shared) = shared
+        && let Some(dedup) = event.dedup.clone()
+    {
+        return shared.accept(house.clone(), event, dedup).await;
+    }
+    house.store.accept(event).await.map_err(|error| Answer::unavailable(&error))
+}
+
 impl KeyStore {
     /// Does not connect yet: a Redis that is away keeps no other flow from running.
     pub fn new(kv: &SharedStore, secrets: &Secrets, own: &dyn Read, metrics: &Metrics) -> Result<KeyStore, StoreError> {
@@ -108,7 +118,7 @@ fn installation(own: &dyn Read) -> String {
 impl Shared {
     /// Ask the others, store, tell the others. A sender that hangs up changes nothing in that: whoever stored an event must
     /// also tell.
-    pub async fn accept(self, house: House, event: NewEvent, dedup: Dedup) -> Result<Acceptance, Answer> {
+    async fn accept(self, house: House, event: NewEvent, dedup: Dedup) -> Result<Acceptance, Answer> {
         let walk = async move {
             match self.ask().await? {
                 Hold::Ours => self.store_and_tell(&house, event, &dedup).await,

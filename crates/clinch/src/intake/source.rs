@@ -3,11 +3,11 @@
 
 use super::answer::Answer;
 use super::body;
+use super::credentials::Credentials;
 use super::route::{DoorMetrics, JobRule};
-use super::shared::{KeyStore, Shared};
+use super::shared::{self, KeyStore, Shared};
 use crate::house::House;
 use crate::rejections::Rejection;
-use crate::secrets::Secrets;
 use crate::telemetry::{BySourceReason, BySourceSecret, IntakeOutcome};
 use bytes::Bytes;
 use clinch_core::flow::Flow;
@@ -17,56 +17,21 @@ use clinch_core::minimise::HashKey;
 use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
 use clinch_core::schema::Schema;
 use clinch_core::signature::handshake::cloudevents_origin;
-use clinch_core::signature::{self, Refusal, Request, Secret, Verified, Window, has_stray_space};
+use clinch_core::signature::{self, Refusal, Request, Verified, Window};
 use clinch_core::source::{Arrived, LimitMode, Look, OnMismatch, Source, schema_version};
 use clinch_core::time::Timestamp;
 use clinch_store::{Acceptance, Accepted, Dedup, NewEvent};
+use futures_util::future::join_all;
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 
 /// So many addresses are remembered for the limit of each source.
 const ADDRESSES_MAX: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
-
-/// What a source's requests are checked with.
-pub struct Credentials {
-    secrets: signature::Secrets,
-    verify_token: Option<String>,
-}
-
-/// The secrets of every source, in the order of the workspace; or which of them cannot be used, and never their value.
-pub fn credentials(sources: &[Source], env: &Secrets) -> Result<Vec<Option<Credentials>>, String> {
-    sources.iter().map(|source| source.proof.as_ref().map(|_| of_source(source, env)).transpose()).collect()
-}
-
-fn of_source(source: &Source, env: &Secrets) -> Result<Credentials, String> {
-    let proof = source.proof.as_ref().expect("only who signs has credentials");
-    let bad = |variable: &str, why: String| format!("source `{}`: {variable}: {why}", source.name);
-    let get = |variable: &str| env.get(variable).ok_or_else(|| bad(variable, "it is not set".into()));
-    let mut secrets = Vec::new();
-    for rule in &proof.secrets {
-        let text = get(&rule.variable)?;
-        if has_stray_space(&text) {
-            tracing::warn!("source `{}`: {} has white space around it, which counts", source.name, rule.variable);
-        }
-        let key = proof.scheme.secret_format().read(&text).map_err(|why| bad(&rule.variable, why.to_string()))?;
-        secrets.push(Secret {
-            not_before: rule.not_before,
-            not_after: rule.not_after,
-            ..Secret::new(rule.id.clone(), key)
-        });
-    }
-    Ok(Credentials {
-        secrets: signature::Secrets::new(secrets).map_err(|why| bad("secrets", why.to_string()))?,
-        verify_token: proof.verify_token.as_deref().map(get).transpose()?,
-    })
-}
 
 pub struct SourceDoor {
     source: Source,
@@ -280,7 +245,8 @@ impl SourceDoor {
         // What is no longer needed is not carried through the wait for the disk.
         let body_bytes = body.len();
         drop(body);
-        let stored = all(events.into_iter().map(|(event, shared)| accept(house, event, shared)).collect()).await;
+        // Begun in their order, they share what the store writes together.
+        let stored = join_all(events.into_iter().map(|(event, shared)| shared::accept(house, event, shared))).await;
         let stored = stored.into_iter().collect::<Result<Vec<_>, Answer>>()?;
         if stored.iter().any(|acceptance| matches!(acceptance, Acceptance::Fresh(_))) {
             self.metrics.body(body_bytes);
@@ -475,26 +441,4 @@ impl SourceDoor {
             Err(why) => Err(Answer::not_readable(&why)),
         }
     }
-}
-
-async fn accept(house: &House, event: NewEvent, shared: Option<Shared>) -> Result<Acceptance, Answer> {
-    match (shared, event.dedup.clone()) {
-        (Some(shared), Some(dedup)) => shared.accept(house.clone(), event, dedup).await,
-        _ => house.store.accept(event).await.map_err(|error| Answer::unavailable(&error)),
-    }
-}
-
-/// Waits for all of them. They are begun in their order, and share what the store writes together.
-async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
-    let mut waiting: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|context| {
-        for (future, done) in waiting.iter_mut().filter(|(_, done)| done.is_none()) {
-            if let Poll::Ready(made) = Pin::as_mut(future).poll(context) {
-                *done = Some(made);
-            }
-        }
-        if waiting.iter().all(|(_, done)| done.is_some()) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    waiting.into_iter().filter_map(|(_, done)| done).collect()
 }

@@ -51,7 +51,6 @@ async fn p7_groups_reach_a_failing_target_in_order_through_three_nodes_and_a_poi
     senders.join_all().await;
     let patience = PATIENCE * u32::try_from(rounds()).unwrap();
     eventually("every group comes to its end", patience, async || {
-        tokio::time::sleep(Duration::from_millis(100)).await;
         let report = nodes.report().await;
         report.parts.iter().all(|(name, jobs)| !["queued", "running", "retrying"].contains(name) || *jobs == 0)
     })
