@@ -119,6 +119,8 @@ pub struct Accepted {
 pub struct ClaimAsk {
     pub queue: Arc<str>,
     pub most: usize,
+    /// The jobs of this lane are left alone: enough of them run.
+    pub but: Option<Lane>,
     pub now: Timestamp,
     pub until: Timestamp,
 }
@@ -137,6 +139,7 @@ pub struct Claim {
     pub event: EventId,
     pub flow: Arc<str>,
     pub queue: Arc<str>,
+    pub lane: Lane,
     pub version: VersionId,
     pub received_at: Timestamp,
     /// Failures that count against the policy.

@@ -67,6 +67,7 @@ impl Crew {
                 let pool = Pool {
                     queue: Arc::from(queue.name.as_str()),
                     concurrency: worker.concurrency,
+                    is_shared: workspace.is_shared(&queue.name),
                     visibility_timeout: queue.visibility_timeout,
                 };
                 self.pools.spawn(pool::serve(self.house.clone(), self.gate.clone(), pool));

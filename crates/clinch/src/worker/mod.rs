@@ -5,6 +5,7 @@ mod crew;
 mod lease;
 mod pool;
 mod scope;
+mod share;
 mod steps;
 
 pub use crew::run;

@@ -2,6 +2,7 @@
 
 use super::attempt;
 use super::lease::Leases;
+use super::share::{Room, Shares};
 use crate::effects::Gate;
 use crate::house::House;
 use crate::telemetry::ByState;
@@ -19,9 +20,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long a store that cannot answer is left alone.
 const STORE_PAUSE: Duration = Duration::from_millis(500);
 
+/// How long a queue is left alone of which one tenant or group has taken its share, unless something happens.
+const CROWDED_PAUSE: Duration = Duration::from_millis(100);
+
 pub struct Pool {
     pub queue: Arc<str>,
     pub concurrency: usize,
+    /// Its jobs belong to different tenants or groups.
+    pub is_shared: bool,
     pub visibility_timeout: Duration,
 }
 
@@ -31,6 +37,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     // A place is the right to call out; a chair is kept until the job is settled. So many may wait for the disk, no more.
     let places = Arc::new(Semaphore::new(pool.concurrency));
     let chairs = Arc::new(Semaphore::new(pool.concurrency.saturating_mul(2)));
+    let shares = Arc::new(Shares::new(if pool.is_shared { pool.concurrency } else { 0 }));
     let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
@@ -47,9 +54,10 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
             () = house.stop.cancelled() => break,
             first = ready => first,
         };
-        let most = (places.available_permits().min(chairs.available_permits()) + 1).min(CLAIM_MAX);
+        let free = (places.available_permits().min(chairs.available_permits()) + 1).min(CLAIM_MAX);
+        let Room { most, but } = shares.room(free);
         let (asked_at, now) = (house.clock.instant(), house.clock.now());
-        let ask = ClaimAsk { queue: queue.clone(), most, now, until: now + pool.visibility_timeout };
+        let ask = ClaimAsk { queue: queue.clone(), most, but, now, until: now + pool.visibility_timeout };
         let claims = match house.store.claim(ask).await {
             Ok(claims) => claims,
             Err(error) => {
@@ -60,7 +68,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
         };
         if claims.is_empty() {
             drop(first);
-            rest(&house, queue).await;
+            tokio::select! { () = rest(&house, queue, but.is_some()) => {}, () = shares.freed() => {} }
             continue;
         }
         let mut first = Some(first);
@@ -69,12 +77,13 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
                 |of: &Arc<Semaphore>| of.clone().try_acquire_owned().expect("as many were free as were asked for");
             let (place, chair) = first.take().unwrap_or_else(|| (free(&places), free(&chairs)));
             let (house, gate) = (house.clone(), gate.clone());
+            let share = Shares::take(&shares, claim.lane);
             let (place, seat) = (Place::take(place, &busy, &idle), Seat::take(claim.lease, asked_at, chair, &leases));
             // Boxed, because the future is large and would be copied at every hand-over.
             under_way.spawn(Box::pin(async move {
                 let performed = attempt::perform(&house, &gate, &seat.leases, &claim).await;
                 // Nobody outside is called any more: the next job may begin while this one is written down.
-                drop(place);
+                drop((share, place));
                 if let Some(performed) = performed {
                     attempt::settle(&house, &claim, performed).await;
                 }
@@ -130,8 +139,10 @@ impl Drop for Seat {
 }
 
 /// Until there may be work: somebody says so, a job comes due, or it is time to look anyway.
-async fn rest(house: &House, queue: &str) {
+async fn rest(house: &House, queue: &str, is_crowded: bool) {
     let pause = match house.store.next_due(queue) {
+        // What is due may be of one who has enough places.
+        Some(_) if is_crowded => CROWDED_PAUSE,
         Some(due) => due.since(house.clock.now()).min(LOOK_EVERY),
         None => LOOK_EVERY,
     };

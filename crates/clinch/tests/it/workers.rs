@@ -21,7 +21,7 @@ fn outcomes(story: &JobStory) -> Vec<&str> {
 async fn claim(world: &World, queue: &str, lease: Duration) -> Claim {
     let house = &world.app().house;
     let now = house.clock.now();
-    let ask = ClaimAsk { queue: queue.into(), most: 1, now, until: now + lease };
+    let ask = ClaimAsk { queue: queue.into(), most: 1, but: None, now, until: now + lease };
     house.store.claim(ask).await.unwrap().pop().expect("a job is due")
 }
 

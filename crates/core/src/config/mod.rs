@@ -120,6 +120,20 @@ impl Workspace {
         self.schemas.get(name)
     }
 
+    /// Whether the jobs of a queue belong to different tenants or groups.
+    pub fn is_shared(&self, queue: &str) -> bool {
+        let groups = |flow: &Flow| flow.enqueue.iter().any(|step| step.queue == queue && step.group.is_some());
+        let tenants = |flow: &Flow| {
+            let source = |name: &str| self.sources.iter().find(|source| source.name == name);
+            let mut from_sources = flow.subscriptions.iter().filter_map(|from| source(&from.source));
+            flow.enqueue.iter().any(|step| step.queue == queue)
+                && (flow.routes.iter().any(|route| route.tenant.is_some())
+                    || from_sources.any(|source| source.tenant.is_some()))
+        };
+        self.queues.iter().any(|known| known.name == queue && known.group.is_some())
+            || self.flows.iter().any(|flow| groups(flow) || tenants(flow))
+    }
+
     pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
         self.workers.iter().find(|worker| matches!(&worker.trigger, Trigger::Queue(name) if name == queue))
     }

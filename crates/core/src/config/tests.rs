@@ -986,6 +986,7 @@ fn c1_a_step_says_where_its_jobs_stand() {
     let lines = "      name: orders\n      group_from: body:/shop\n      priority: 7\n      delay: 1m\n";
     let flow = FLOW.replacen("      name: orders\n", lines, 1);
     let workspace = loaded(&with(&[("flows/intake.yml", &flow)]));
+    assert!(workspace.is_shared("orders") && !workspace.is_shared("other"));
     let step = &workspace.flows[0].enqueue[0];
     assert_eq!(step.group, Some(KeyRule::One(KeyPart::Body("/shop".into()))));
     assert_eq!((step.priority, step.delay), (Some(7), Some(Duration::from_secs(60))));

@@ -28,7 +28,7 @@ macro_rules! taken {
         concat!(
             "SELECT taken.id, taken.fence, taken.event, taken.flow, taken.queue, taken.version, taken.received_at,
                     taken.failures, taken.attempts, taken.replays, taken.first_attempt_at, taken.fence_before,
-                    event.payload, taken.priority, taken.turn, taken.ord
+                    event.payload, taken.priority, taken.turn, taken.ord, taken.lane
              FROM taken JOIN event ON event.id = taken.event ",
             $rest
         )
@@ -91,6 +91,27 @@ const CLAIM: &str = concat!(
     taken!("ORDER BY taken.priority DESC, taken.turn, taken.id")
 );
 
+// Beside a lane that is left alone only what is at levels that are known, and no further than its first job: who is new has
+// the lowest turn, and a backlog is not walked through.
+const CLAIM_BESIDE: &str = concat!(
+    "
+    WITH due AS MATERIALIZED (
+        SELECT ready.id, ready.fence FROM (SELECT 1 FROM node WHERE boot = $4) AS here
+        CROSS JOIN unnest($5::integer[], $6::bigint[], $7::bigint[]) AS level (at, turn, upto)
+        CROSS JOIN LATERAL (
+            SELECT id, fence FROM job
+            WHERE queue = $1 AND state = 0 AND priority = level.at AND turn >= level.turn AND turn <= level.upto
+              AND lane <> $8
+            ORDER BY priority DESC, turn, id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS ready LIMIT $2
+    ), taken AS (
+        UPDATE job SET state = 4, fence = nextval('fence'), lease_until = $3, node = $4
+        FROM due WHERE job.id = due.id
+        RETURNING job.*, due.fence AS fence_before
+    ) ",
+    taken!("ORDER BY taken.priority DESC, taken.turn, taken.id")
+);
+
 // The lane is locked first and says who is first in it; the job is found by that and looked at again. Whatever is held by
 // another is left alone: who holds a job may be waiting for its lane.
 // One that turns out not to be due is put off.
@@ -140,21 +161,13 @@ const NEXT: &str = concat!(
 
 pub(super) async fn claim(shared: &Shared, ask: &ClaimAsk) -> Result<Vec<Claim>, Fault> {
     let mut line = shared.hands.line().await?;
-    let mut taken = Vec::new();
-    let mut lifted = 0;
-    let terms = Terms::new(shared, ask, shared.wake.look(&ask.queue));
+    let reach = if ask.but.is_none() { shared.wake.look(&ask.queue) } else { Reach::Since(ask.now) };
+    let terms = Terms::new(shared, ask, reach);
     let doubt = Doubt::begin(shared, terms.boot, terms.until, Some(&ask.queue));
-    // A second time, if the first look found what nobody here had heard of.
-    for _ in 0..2 {
-        if shared.wake.is_later_due(&ask.queue, ask.now) {
-            lifted += lift(shared, &mut line, ask, &terms).await?;
-        }
-        let had_lanes = look(shared, &mut line, ask, &terms, &mut taken).await?;
-        let is_news = shared.wake.is_later_due(&ask.queue, ask.now) || had_lanes == Lanes::NewsToUs;
-        if taken.len() == ask.most || !is_news || lifted >= LIFT_MAX {
-            break;
-        }
-    }
+    let taken = match ask.but {
+        Some(lane) => beside(&mut line, ask, &terms, lane).await?,
+        None => anyone(shared, &mut line, ask, &terms).await?,
+    };
     for row in &taken {
         shared.rota.serve(&ask.queue, row.try_get(13)?, rows::big_count(row, 14)?);
     }
@@ -169,6 +182,33 @@ pub(super) async fn claim(shared: &Shared, ask: &ClaimAsk) -> Result<Vec<Claim>,
     let claims = claims(&mut line, &taken).await?;
     doubt.end();
     Ok(claims)
+}
+
+/// Takes what is due.
+async fn anyone(shared: &Shared, line: &mut Line, ask: &ClaimAsk, terms: &Terms) -> Result<Vec<Row>, Fault> {
+    let mut taken = Vec::new();
+    let mut lifted = 0;
+    // A second time, if the first look found what nobody here had heard of.
+    for _ in 0..2 {
+        if shared.wake.is_later_due(&ask.queue, ask.now) {
+            lifted += lift(shared, line, ask, terms).await?;
+        }
+        let had_lanes = look(shared, line, ask, terms, &mut taken).await?;
+        let is_news = shared.wake.is_later_due(&ask.queue, ask.now) || had_lanes == Lanes::NewsToUs;
+        if taken.len() == ask.most || !is_news || lifted >= LIFT_MAX {
+            break;
+        }
+    }
+    Ok(taken)
+}
+
+/// Takes what is due beside a lane that is left alone.
+async fn beside(line: &mut Line, ask: &ClaimAsk, terms: &Terms, but: Lane) -> Result<Vec<Row>, Fault> {
+    let (queue, most) = (&*ask.queue, i64::try_from(ask.most).unwrap_or(i64::MAX));
+    let Levels { at, from, upto, .. } = &terms.levels;
+    let lane = but.number().cast_signed();
+    let params: Params<'_> = &[&queue, &most, &terms.until, &terms.boot, at, from, upto, &lane];
+    line.query(CLAIM_BESIDE, params).await
 }
 
 /// What a claim is made on, in the time of the database, and where it looks.
@@ -204,7 +244,7 @@ async fn look(
     shared: &Shared,
     line: &mut Line,
     ask: &ClaimAsk,
-    Terms { now, until, boot, reach, since, levels: Levels { above, at, from } }: &Terms,
+    Terms { now, until, boot, reach, since, levels: Levels { above, at, from, .. } }: &Terms,
     taken: &mut Vec<Row>,
 ) -> Result<Lanes, Fault> {
     let began = Instant::now();
@@ -323,6 +363,7 @@ async fn claims(line: &mut Line, taken: &[Row]) -> Result<Vec<Claim>, Fault> {
             event: rows::event_id(row, 2)?,
             flow: rows::name(row, 3)?,
             queue: rows::name(row, 4)?,
+            lane: Lane::from_number(row.try_get::<_, i64>(16)?.cast_unsigned()),
             version: VersionId(row.try_get(5)?),
             received_at: rows::time(row, 6)?,
             failures: rows::count(row, 7)?,
@@ -421,7 +462,7 @@ mod tests {
     }
 
     fn ask(queue: &str, most: usize) -> ClaimAsk {
-        ClaimAsk { queue: queue.into(), most, now: now(), until: now() + PATIENCE }
+        ClaimAsk { queue: queue.into(), most, but: None, now: now(), until: now() + PATIENCE }
     }
 
     /// The next job, brought to a good end.
@@ -485,7 +526,7 @@ mod tests {
 
     /// How many pages a look into this queue touches, with all its statements, and a heartbeat, and an intent.
     async fn pages(store: &PostgresStore, queue: &str, reach: Reach) -> u64 {
-        let Terms { now, until, boot, since, levels: Levels { above, at, from }, .. } =
+        let Terms { now, until, boot, since, levels: Levels { above, at, from, .. }, .. } =
             &Terms::new(&store.shared, &ask(queue, 1), reach);
         let (leases, steps) = (vec![1i64], vec!["post"]);
         let looks: [(&str, Params<'_>); 6] = [

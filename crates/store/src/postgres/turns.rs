@@ -5,6 +5,7 @@ use super::pool::Line;
 use super::{Fault, lock};
 use clinch_core::lane::{Lane, Turns};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
@@ -15,6 +16,9 @@ pub(super) struct Rota(Mutex<HashMap<Arc<str>, BTreeMap<i16, Known>>>);
 const TOLD_AFTER: usize = 4;
 /// A queue with more priorities than this is looked at whole below the highest ones.
 const LEVELS_MAX: usize = 16;
+
+/// No node is expected to have served so many turns more than another knows.
+const AHEAD_MAX: u64 = 64;
 
 #[derive(Default)]
 struct Known {
@@ -31,17 +35,20 @@ pub(super) struct Levels {
     pub above: Vec<i32>,
     pub at: Vec<i32>,
     pub from: Vec<i64>,
+    /// A lane that has nothing waiting begins before this one.
+    pub upto: Vec<i64>,
 }
 
 impl Levels {
-    fn new(known: impl Iterator<Item = (i16, u64)>) -> Levels {
-        let mut levels = Levels { above: Vec::new(), at: Vec::new(), from: Vec::new() };
-        let known = known.map(|(priority, from)| (i32::from(priority), from.cast_signed()));
+    fn new(known: impl Iterator<Item = (i16, Range<u64>)>) -> Levels {
+        let mut levels = Levels { above: Vec::new(), at: Vec::new(), from: Vec::new(), upto: Vec::new() };
+        let known = known.map(|(priority, turns)| (i32::from(priority), turns));
         let mut above = i32::from(i16::MAX) + 1;
-        for (at, from) in known.chain([(i32::from(i16::MIN) - 1, 0)]) {
+        for (at, turns) in known.chain([(i32::from(i16::MIN) - 1, 0..0)]) {
             levels.above.push(above);
             levels.at.push(at);
-            levels.from.push(from);
+            levels.from.push(turns.start.cast_signed());
+            levels.upto.push(turns.end.cast_signed());
             above = at;
         }
         levels
@@ -87,7 +94,8 @@ impl Rota {
     pub fn levels(&self, queue: &str) -> Levels {
         let queues = lock(&self.0);
         let known = queues.get(queue).into_iter().flat_map(|priorities| priorities.iter().rev());
-        Levels::new(known.take(LEVELS_MAX).map(|(priority, known)| (*priority, known.past[0])))
+        let turns = |known: &Known| known.past[0]..known.turns.served().saturating_add(AHEAD_MAX);
+        Levels::new(known.take(LEVELS_MAX).map(|(priority, known)| (*priority, turns(known))))
     }
 
     /// There may be more jobs that have turns from this one on, however old it is.

@@ -267,7 +267,7 @@ impl Memory {
     pub fn claim(&mut self, ask: &ClaimAsk) -> Vec<(LeaseRef, Live)> {
         let mut claimed = Vec::new();
         while claimed.len() < ask.most {
-            let Some(job) = self.queue(&ask.queue).claim(ask.now) else { break };
+            let Some(job) = self.queue(&ask.queue).claim(ask.now, ask.but) else { break };
             claimed.extend(self.lease(job, ask.until));
         }
         claimed

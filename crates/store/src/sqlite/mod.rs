@@ -102,6 +102,7 @@ fn claim(conn: Option<&Connection>, lease: LeaseRef, live: Live) -> rusqlite::Re
         event: live.event,
         flow: live.flow,
         queue: live.queue,
+        lane: live.place.lane,
         version: live.version,
         received_at: live.received_at,
         failures: live.failures,

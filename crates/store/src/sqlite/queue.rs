@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
+/// Beside a lane that is left alone no more jobs are looked at. Who is new has the lowest turn and stands before them.
+const BESIDE_MAX: usize = 64;
+
 /// Where a job stands among the others of its queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
@@ -114,11 +117,15 @@ impl Queue {
         self.line_up(lane);
     }
 
-    /// Takes the next job that is due.
-    pub fn claim(&mut self, now: Timestamp) -> Option<JobId> {
+    /// Takes the next job that is due and not of that lane.
+    pub fn claim(&mut self, now: Timestamp, but: Option<Lane>) -> Option<JobId> {
         self.come_due(now);
-        let due = self.due.values_mut().find(|due| !due.jobs.is_empty())?;
-        let ((turn, job), place) = due.jobs.pop_first()?;
+        let (due, turn, job) = self.due.values_mut().find_map(|due| {
+            let mut first = due.jobs.iter().take(BESIDE_MAX);
+            let (turn, job) = first.find_map(|(next, place)| (Some(place.lane) != but).then_some(*next))?;
+            Some((due, turn, job))
+        })?;
+        let place = due.jobs.remove(&(turn, job))?;
         due.turns.serve(turn);
         self.note(job, place, Stand::Running);
         Some(job)

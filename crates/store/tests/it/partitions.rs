@@ -241,7 +241,7 @@ async fn p5_what_was_moved_out_of_a_span_leaves_nothing_behind_however_many_prun
     assert!(!begun.finished);
     prune(&*other, much_later).await;
     assert_eq!(tables(&postgres, &format!("%_{span}")).await, 0);
-    let ask = ClaimAsk { queue: "work".into(), most: 9, now: much_later, until: much_later + LEASE };
+    let ask = ClaimAsk { queue: "work".into(), most: 9, but: None, now: much_later, until: much_later + LEASE };
     for claim in one.claim(ask).await.expect("claimed") {
         assert_eq!(one.settle(claim.lease, finished(start)).await.expect("settled"), Held::Held);
     }

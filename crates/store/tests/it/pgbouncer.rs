@@ -38,7 +38,7 @@ async fn two_nodes_behind_a_pooler_find_each_others_work_by_looking() {
 }
 
 fn ask(now: Timestamp) -> ClaimAsk {
-    ClaimAsk { queue: "work".into(), most: 1, now, until: now + LEASE }
+    ClaimAsk { queue: "work".into(), most: 1, but: None, now, until: now + LEASE }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

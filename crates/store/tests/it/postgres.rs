@@ -240,7 +240,7 @@ async fn p6_the_workers_of_two_nodes_never_share_a_job() {
         workers.spawn(async move {
             let mut done = Vec::new();
             loop {
-                let ask = ClaimAsk { queue: "work".into(), most: 4, now: later(1), until: later(60) };
+                let ask = ClaimAsk { queue: "work".into(), most: 4, but: None, now: later(1), until: later(60) };
                 let claims = node.claim(ask).await.expect("claimed");
                 if claims.is_empty() {
                     return done;
@@ -283,7 +283,7 @@ async fn p11_the_jobs_of_a_silent_node_run_elsewhere_and_it_changes_nothing_any_
     for key in ["idle", "begun"] {
         silent.accept(event(key)).await.expect("accepted");
     }
-    let ask = ClaimAsk { queue: "work".into(), most: 2, now: later(0), until: later(60) };
+    let ask = ClaimAsk { queue: "work".into(), most: 2, but: None, now: later(0), until: later(60) };
     let claims = silent.claim(ask).await.expect("claimed");
     let (idle, begun) = (claims[0].lease, claims[1].lease);
     let effect = clinch_store::NewEffect { name: "post".into(), class: Idempotency::None, at: later(1) };
@@ -313,7 +313,7 @@ async fn p11_a_living_node_is_not_taken_for_dead_by_one_that_starts() {
     let postgres = Postgres::new().await;
     let living = postgres.node().await;
     living.accept(event("k")).await.expect("accepted");
-    let ask = ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) };
+    let ask = ClaimAsk { queue: "work".into(), most: 1, but: None, now: later(0), until: later(60) };
     let lease = living.claim(ask).await.expect("claimed")[0].lease;
     let _other = postgres.node().await;
     assert_eq!(living.settle(lease, finished(later(1))).await.expect("answered"), Held::Held);
@@ -324,7 +324,7 @@ async fn f14_who_was_taken_for_dead_begins_nothing_under_an_old_lease() {
     let postgres = Postgres::new().await;
     let silent = postgres.node().await;
     silent.accept(event("k")).await.expect("accepted");
-    let ask = ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) };
+    let ask = ClaimAsk { queue: "work".into(), most: 1, but: None, now: later(0), until: later(60) };
     let lease = silent.claim(ask).await.expect("claimed")[0].lease;
     let effect = |name: &str| clinch_store::NewEffect { name: name.into(), class: Idempotency::Header, at: later(1) };
     assert_eq!(silent.intend(lease, effect("first")).await.expect("answered"), Held::Held);
@@ -364,12 +364,13 @@ async fn f16_p6_leases_are_safe_among_nodes_whose_clocks_are_minutes_apart() {
         let (at, key) = (other_clock(), format!("k{nth}"));
         let jobs = vec![NewJob { run_at: at, ..job("work") }];
         other.accept(NewEvent { received_at: at, jobs, ..event(&key) }).await.expect("accepted");
-        let ask = ClaimAsk { queue: "work".into(), most: 9, now: clock(), until: clock() + minute };
+        let ask = ClaimAsk { queue: "work".into(), most: 9, but: None, now: clock(), until: clock() + minute };
         let claims = owner.claim(ask).await.expect("claimed");
         assert_eq!(claims.len(), 1, "what the other accepted is due at once");
         let lost = other.lapse(other_clock(), 9, other_clock() + minute).await.expect("answered");
         assert!(lost.is_empty(), "the lease is not over for the other");
-        let ask = ClaimAsk { queue: "work".into(), most: 9, now: other_clock(), until: other_clock() + minute };
+        let ask =
+            ClaimAsk { queue: "work".into(), most: 9, but: None, now: other_clock(), until: other_clock() + minute };
         assert!(other.claim(ask).await.expect("claimed").is_empty());
         let lost = other.lapse(other_clock() + 2 * minute, 9, other_clock() + 3 * minute).await.expect("answered");
         assert_eq!(lost.len(), 1, "but in two minutes it is");
@@ -425,7 +426,7 @@ async fn f39_a_node_whose_every_verb_waits_for_a_lock_is_not_taken_for_dead() {
     for _ in 0..40 {
         let node = node.clone();
         waiting.spawn(async move {
-            node.claim(ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) }).await
+            node.claim(ClaimAsk { queue: "work".into(), most: 1, but: None, now: later(0), until: later(60) }).await
         });
     }
     let heard = || postgres.count("SELECT count(*) FROM node WHERE seen_at > clock_timestamp() - interval '3 seconds'");
@@ -486,7 +487,7 @@ async fn p1_p6_nothing_acknowledged_is_lost_when_connections_are_cut_all_the_tim
                     }
                 };
                 acknowledged.push(accepted.job);
-                let ask = ClaimAsk { queue: "work".into(), most: 2, now: later(1), until: later(60) };
+                let ask = ClaimAsk { queue: "work".into(), most: 2, but: None, now: later(1), until: later(60) };
                 for claim in store.claim(ask).await.unwrap_or_default() {
                     // Lost or held: asked until it is answered.
                     while store.settle(claim.lease, finished(later(2))).await.is_err() {
@@ -583,7 +584,7 @@ fn fifo(group: &str) -> NewJob {
 }
 
 async fn first_of(node: &PostgresStore, now: Timestamp) -> Vec<Claim> {
-    let ask = ClaimAsk { queue: "work".into(), most: 10, now, until: now + LEASE };
+    let ask = ClaimAsk { queue: "work".into(), most: 10, but: None, now, until: now + LEASE };
     node.claim(ask).await.expect("claimed")
 }
 

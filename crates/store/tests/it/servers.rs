@@ -156,7 +156,7 @@ async fn p11_the_jobs_of_a_node_that_leaves_are_free_when_it_has_closed() {
     let postgres = Postgres::new().await;
     let (leaving, staying) = (postgres.node().await, postgres.node().await);
     leaving.accept(event("k")).await.expect("accepted");
-    let ask = ClaimAsk { queue: "work".into(), most: 1, now: later(0), until: later(60) };
+    let ask = ClaimAsk { queue: "work".into(), most: 1, but: None, now: later(0), until: later(60) };
     let lease = leaving.claim(ask.clone()).await.expect("claimed")[0].lease;
     leaving.close().await;
     let again = staying.claim(ask).await.expect("claimed");
@@ -173,7 +173,7 @@ async fn f39_a_verb_that_stalls_fails_within_its_deadline_and_the_others_go_on()
     for nth in 0..3 {
         store.accept(event(&format!("k{nth}"))).await.expect("accepted");
     }
-    let ask = |most| ClaimAsk { queue: "work".into(), most, now: later(0), until: later(60) };
+    let ask = |most| ClaimAsk { queue: "work".into(), most, but: None, now: later(0), until: later(60) };
     let lease = store.claim(ask(1)).await.expect("claimed")[0].lease;
     let stall = postgres.client().await;
     stall.batch_execute("BEGIN; LOCK TABLE dedup IN ACCESS EXCLUSIVE MODE").await.expect("locked");

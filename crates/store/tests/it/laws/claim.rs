@@ -39,7 +39,13 @@ pub async fn p6_two_claimers_never_share_a_job(world: World) {
         claimers.spawn(async move {
             let mut taken = Vec::new();
             loop {
-                let ask = clinch_store::ClaimAsk { queue: "work".into(), most: 3, now: later(1), until: later(60) };
+                let ask = clinch_store::ClaimAsk {
+                    queue: "work".into(),
+                    most: 3,
+                    but: None,
+                    now: later(1),
+                    until: later(60),
+                };
                 let claims = store.claim(ask).await.expect("claimed");
                 if claims.is_empty() {
                     return taken;
@@ -200,7 +206,8 @@ pub async fn a_waiting_worker_is_woken_by_acceptance(world: World) {
     let store = world.clone();
     let worker = tokio::spawn(async move {
         loop {
-            let ask = clinch_store::ClaimAsk { queue: "work".into(), most: 1, now: later(1), until: later(60) };
+            let ask =
+                clinch_store::ClaimAsk { queue: "work".into(), most: 1, but: None, now: later(1), until: later(60) };
             if let Some(claim) = store.claim(ask).await.expect("claimed").pop() {
                 return claim.lease.job;
             }

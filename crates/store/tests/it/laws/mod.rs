@@ -94,6 +94,7 @@ macro_rules! every_law {
                 c1_a_delayed_job_goes_by_its_priority_when_it_is_due
                 p7_a_delayed_job_keeps_those_behind_it_waiting
                 f49_a_backlog_of_one_lane_does_not_delay_another
+                f49_beside_a_lane_that_has_enough_the_others_are_served
                 f49_retries_of_one_lane_do_not_delay_another
                 f49_groups_that_keep_their_order_take_turns
             }

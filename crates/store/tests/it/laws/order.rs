@@ -328,7 +328,7 @@ pub async fn p7_two_claimers_never_share_a_group(world: World) {
         claimers.spawn(async move {
             let mut turn = 0;
             while done.lock().expect("held").values().map(Vec::len).sum::<usize>() < GROUPS * EACH {
-                let ask = ClaimAsk { queue: "work".into(), most: 4, now: later(10), until: later(60) };
+                let ask = ClaimAsk { queue: "work".into(), most: 4, but: None, now: later(10), until: later(60) };
                 for claim in store.claim(ask).await.expect("claimed") {
                     let job = claim.lease.job;
                     assert!(running.lock().expect("held").insert(lanes[&job]), "two of one group run");
@@ -443,6 +443,20 @@ pub async fn f49_a_backlog_of_one_lane_does_not_delay_another(world: World) {
     // Its jobs that were given back come before it; there are no more of them than were running.
     let claims = [world.claims("work", 64, later(2)).await, world.claims("work", 128, later(2)).await].concat();
     assert!(ids(&claims).contains(&newcomer));
+}
+
+pub async fn f49_beside_a_lane_that_has_enough_the_others_are_served(world: World) {
+    backlog(&world, 500, plain("noisy")).await;
+    let taken = world.claims("work", 28, later(1)).await;
+    let crowded = taken[0].lane;
+    assert!(taken.iter().all(|claim| claim.lane == crowded));
+    let beside = ClaimAsk { queue: "work".into(), most: 4, but: Some(crowded), now: later(1), until: later(60) };
+    assert_eq!(ids(&world.claim(beside.clone()).await.expect("claimed")), []);
+    let newcomers = [put(&world, "a", plain("quiet")).await, put(&world, "b", plain("shy")).await];
+    let claims = world.claim(beside).await.expect("claimed");
+    assert_eq!(ids(&claims), newcomers);
+    assert!(claims[0].lane != crowded && claims[1].lane != claims[0].lane);
+    assert_eq!(world.claims("work", 1, later(1)).await[0].lane, crowded);
 }
 
 pub async fn f49_retries_of_one_lane_do_not_delay_another(world: World) {

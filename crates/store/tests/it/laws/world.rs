@@ -106,7 +106,7 @@ impl World {
     }
 
     pub async fn claims(&self, queue: &str, most: usize, now: Timestamp) -> Vec<Claim> {
-        let ask = ClaimAsk { queue: queue.into(), most, now, until: now + LEASE };
+        let ask = ClaimAsk { queue: queue.into(), most, but: None, now, until: now + LEASE };
         self.claim(ask).await.expect("claimed")
     }
 
