@@ -17,6 +17,7 @@ mod process;
 mod redis_server;
 mod replay;
 mod retries;
+mod senders;
 mod shared;
 mod signatures;
 mod sources;
