@@ -221,8 +221,8 @@ impl From<&read::AuditRow> for Audit {
             actor: row.actor.clone(),
             action: row.action.clone(),
             job_id: row.job.map(|job| job.to_string()),
-            reason: row.reason.clone(),
-            detail: row.detail.clone(),
+            reason: rules().text(&row.reason),
+            detail: rules().text(&row.detail),
         }
     }
 }

@@ -4,6 +4,7 @@ use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{Moment, Rejection, RejectionList};
 use crate::house::House;
+use crate::masking::rules;
 use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 
@@ -23,9 +24,9 @@ pub async fn rejections(
     let told = |rejection: crate::rejections::Rejection| Rejection {
         at: Moment(rejection.at),
         reason: rejection.reason.into(),
-        message: rejection.said,
+        message: rules().text(&rejection.said),
         advice: rejection.advice.into(),
-        headers: rejection.headers,
+        headers: rejection.headers.iter().map(|name| rules().text(name)).collect(),
     };
     Ok(Json(RejectionList {
         schema: "clinch.sources.rejections/v1".into(),

@@ -205,6 +205,11 @@ impl Rules {
     }
 }
 
+/// Whether something in this text looks like what is not shown: an address, a phone, a card, a token.
+pub fn is_revealing(text: &str) -> bool {
+    !shape::find(text, &Names::none(), false).is_empty()
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
     Compact,
