@@ -5,7 +5,7 @@ use crate::clock::{Clock, SystemClock, secret_bytes};
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
-use crate::secrets::Secrets;
+use crate::secrets::{self, Secrets, Unread};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, server, worker};
@@ -164,22 +164,23 @@ struct Doors {
     token: AdminToken,
 }
 
-/// Every secret that this process needs, or the names of those that are not set and who needs them.
+/// Every secret that this process needs, or the names of those that cannot be had, why, and who needs them.
 fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartError> {
     let sources = if roles.intake { &workspace.sources[..] } else { &[] };
     let of_sources: Vec<(&str, &str)> =
         sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
     let of_steps = workspace.secrets.iter().map(String::as_str);
     let names: BTreeSet<&str> = of_steps.chain(of_sources.iter().map(|(variable, _)| *variable)).collect();
-    Secrets::from_env(names).map_err(|missing| {
-        let told = |name: &String| match of_sources.iter().find(|(variable, _)| variable == name) {
-            Some((_, source)) => format!("{name} (source `{source}`)"),
-            None => name.clone(),
+    Secrets::read(names).map_err(|unread| {
+        let told = |(name, why): (&String, &Unread)| match of_sources.iter().find(|(variable, _)| variable == name) {
+            Some((_, source)) => format!("{name} (source `{source}`): {why}"),
+            None => format!("{name}: {why}"),
         };
-        let names: Vec<String> = missing.iter().map(told).collect();
+        let names: Vec<String> = unread.iter().map(told).collect();
         StartError::Workspace(format!(
-            "these secrets are not set: {}; set environment variables of these names (values are never printed)",
-            names.join(", ")
+            "these secrets cannot be used: {}; for each NAME set the variable NAME_FILE to a file that only you may read, \
+             give systemd a credential NAME, or set the variable NAME (values are never printed)",
+            names.join("; ")
         ))
     })
 }
@@ -251,6 +252,7 @@ fn make_private(directory: &Path) -> std::io::Result<()> {
 impl App {
     fn open(&mut self, doors: Doors, options: &Options) {
         let house = &self.house;
+        self.rooms.spawn(secrets::read_on_hangup(house.secrets.clone(), house.stop.clone()));
         for store in &doors.key_stores {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
@@ -378,6 +380,10 @@ impl App {
         }
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");
+        }
+        let in_environment = self.house.secrets.in_environment();
+        if in_environment > 0 {
+            eprintln!("  secrets  {in_environment} from the environment; files (NAME_FILE) are seen by fewer people");
         }
         for warning in &self.warnings {
             self.warn(warning);

@@ -55,7 +55,7 @@ impl Rejections {
                 source,
                 error.r#type = rejection.reason,
                 "a request to source `{source}` was refused: {}; {}{more}",
-                rules().text(&rejection.said),
+                rules().sentence(&rejection.said),
                 rejection.advice
             );
             ring.logged_at = Some(rejection.at);

@@ -86,7 +86,7 @@ impl IntoResponse for Problem {
             "title": self.title,
             "status": self.status.as_u16(),
             // A question is answered with its own words; they may be an address or a token that was pasted.
-            "detail": rules().text(&self.detail),
+            "detail": rules().sentence(&self.detail),
             "code": self.code,
         });
         if !self.steps.is_empty() {

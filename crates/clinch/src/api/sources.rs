@@ -24,7 +24,7 @@ pub async fn rejections(
     let told = |rejection: crate::rejections::Rejection| Rejection {
         at: Moment(rejection.at),
         reason: rejection.reason.into(),
-        message: rules().text(&rejection.said),
+        message: rules().sentence(&rejection.said),
         advice: rejection.advice.into(),
         headers: rejection.headers.iter().map(|name| rules().text(name)).collect(),
     };

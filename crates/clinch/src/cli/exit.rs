@@ -71,7 +71,7 @@ impl Failure {
         let blue = Style::new().bold().fg_color(Some(AnsiColor::Blue.into()));
         let clean = |text: &str| text.lines().map(render::clean).collect::<Vec<_>>().join("\n    ");
         // What was asked for is repeated, and output is kept and passed on.
-        let masked = |text: &str| clean(&rules().text(text));
+        let masked = |text: &str| clean(&rules().sentence(text));
         let mut text = format!("{red}error[{}]{red:#}: {}", self.code, masked(&self.message));
         for fact in &self.facts {
             let _ = write!(text, "\n  {blue}={blue:#} {}", masked(fact));

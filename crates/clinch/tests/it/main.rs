@@ -18,6 +18,7 @@ mod process;
 mod redis_server;
 mod replay;
 mod retries;
+mod secrets;
 mod senders;
 mod shared;
 mod signatures;
