@@ -8,7 +8,7 @@ use clinch_core::cloudevents::{self, Batches};
 use clinch_core::key::{self, Delivery, KeyPart, KeyRule};
 use clinch_core::limit::Rate;
 use clinch_core::signature::handshake::cloudevents_origin;
-use clinch_core::signature::{Request, Secret, SecretFormat, Secrets, Window, digest, presets, settings, verify};
+use clinch_core::signature::{Request, Scheme, Secret, SecretFormat, Secrets, Window, digest, presets, settings, verify};
 use clinch_core::time::{Timestamp, parse_duration};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -67,7 +67,7 @@ fuzz_target!(|sent: Sent<'_>| {
     let known = settings::KNOWN;
     let wanted: Vec<(&str, &str)> =
         sent.settings.iter().map(|(place, value)| (known[usize::from(*place) % known.len()].0, *value)).collect();
-    let _ = settings::read(&wanted).map(|signed| signed.told());
+    let _ = settings::read(&wanted).map(|signed| Scheme::from(signed).told());
 
     let message = presets::find("rfc9421").expect("a preset");
     let headers: [(&str, &[u8]); 4] = [

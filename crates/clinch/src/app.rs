@@ -8,7 +8,7 @@ use crate::rejections::Rejections;
 use crate::secrets::{self, Secrets, Unread};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
-use crate::{intake, keeper, server, worker};
+use crate::{intake, keeper, masking, server, worker};
 use clinch_core::config::{self, Files, Problem, Workspace};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:7400";
 pub const ADMIN_DEFAULT: &str = "127.0.0.1:7401";
+/// What nobody should overlook; only a terminal gets the colour.
+const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
 /// After the rooms are empty, whoever still holds the store has this long to let go of it.
 const LET_GO: Duration = Duration::from_secs(2);
 
@@ -103,6 +105,7 @@ pub struct App {
 pub async fn start(options: Options) -> Result<App, StartError> {
     let files = read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
     let (workspace, warnings) = checked(&files)?;
+    masking::follow(&workspace.settings.masking);
     let secrets = read_secrets(&workspace, options.roles)?;
     let credentials = match options.roles.intake {
         true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
@@ -284,15 +287,8 @@ impl App {
     /// Where the local command line finds us.
     fn leave_card(&self) -> std::io::Result<()> {
         let url = |address: Option<SocketAddr>| address.map(|address| format!("http://{address}"));
-        let flows = &self.house.versions.workspace.flows;
-        let routes: Vec<_> = flows
-            .iter()
-            .flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)))
-            .map(|(flow, route)| (&flow.name, route.method, &route.path))
-            .chain(
-                self.house.versions.workspace.sources.iter().map(|source| (&source.name, source.method, &source.path)),
-            )
-            .map(|(flow, method, path)| serde_json::json!({"flow": flow, "method": method.word(), "path": path}))
+        let routes: Vec<_> = (self.house.versions.workspace.entrances())
+            .map(|way| serde_json::json!({"flow": way.to.1, "method": way.method, "path": way.path}))
             .collect();
         let card = serde_json::json!({
             "intake": url(self.intake), "admin": url(self.admin), "pid": std::process::id(), "routes": routes,
@@ -355,24 +351,11 @@ impl App {
         let workspace = &self.house.versions.workspace;
         eprintln!("clinch {}  workspace {}", env!("CARGO_PKG_VERSION"), self.files.version());
         if let Some(intake) = self.intake {
-            for flow in &workspace.flows {
-                for route in &flow.routes {
-                    eprintln!(
-                        "  intake   {} http://{intake}{}  -> flow {}",
-                        route.method.word(),
-                        route.path,
-                        flow.name
-                    );
-                }
-            }
-            for source in &workspace.sources {
-                let verified = source.proof.as_ref().map_or("anybody may send", |_| source.preset.name);
-                eprintln!(
-                    "  intake   {} http://{intake}{}  -> source {} ({verified})",
-                    source.method.word(),
-                    source.path,
-                    source.name
-                );
+            for entrance in workspace.entrances() {
+                let (kind, name) = entrance.to;
+                let verified = entrance.verify.map_or_else(|| format!("{RED}anybody may send{RED:#}"), String::from);
+                let (method, path) = (entrance.method, entrance.path);
+                anstream::eprintln!("  intake   {method} http://{intake}{path}  -> {kind} {name} ({verified})");
             }
         }
         if let Some(admin) = self.admin {

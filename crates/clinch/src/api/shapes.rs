@@ -234,6 +234,26 @@ pub struct AuditList {
     pub audit: Vec<Audit>,
 }
 
+/// `clinch.sources.list/v1`: every way in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceList {
+    pub schema: String,
+    pub sources: Vec<SourceNow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceNow {
+    pub name: String,
+    /// source, or flow for a flow's own route.
+    pub kind: String,
+    pub method: String,
+    pub path: String,
+    /// A preset, or none: anybody may send.
+    pub verify: String,
+    /// How many secrets it accepts.
+    pub secrets: usize,
+}
+
 /// `clinch.sources.rejections/v1`: what this node refused since it started, the newest first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RejectionList {

@@ -52,7 +52,7 @@ pub enum BadRules {
 }
 
 /// Checked rules.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     names: Names,
     pointers: Vec<Pointer>,
