@@ -181,7 +181,7 @@ fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartErr
         };
         let names: Vec<String> = unread.iter().map(told).collect();
         StartError::Workspace(format!(
-            "these secrets cannot be used: {}; for each NAME set the variable NAME_FILE to a file that only you may read, \
+            "these secrets cannot be used: {}; for each NAME set the environment variable NAME_FILE to a file that only you may read, \
              give systemd a credential NAME, or set the variable NAME (values are never printed)",
             names.join("; ")
         ))
