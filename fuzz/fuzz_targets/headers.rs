@@ -8,7 +8,9 @@ use clinch_core::cloudevents::{self, Batches};
 use clinch_core::key::{self, Delivery, KeyPart, KeyRule};
 use clinch_core::limit::Rate;
 use clinch_core::signature::handshake::cloudevents_origin;
-use clinch_core::signature::{Request, Scheme, Secret, SecretFormat, Secrets, Window, digest, presets, settings, verify};
+use clinch_core::signature::{
+    Request, Scheme, Secret, SecretFormat, Secrets, Window, digest, presets, settings, verify,
+};
 use clinch_core::time::{Timestamp, parse_duration};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;

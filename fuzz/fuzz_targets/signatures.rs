@@ -29,9 +29,10 @@ fuzz_target!(|sent: Sent<'_>| {
         _ => (preset.scheme)(),
     };
     let names = scheme.headers();
-    let named = sent.values.iter().filter_map(|(place, value)| {
-        Some((names.get(usize::from(*place) % names.len().max(1))?.as_str(), *value))
-    });
+    let named = sent
+        .values
+        .iter()
+        .filter_map(|(place, value)| Some((names.get(usize::from(*place) % names.len().max(1))?.as_str(), *value)));
     let headers: Vec<(&str, &[u8])> = named.chain(sent.other.iter().copied()).collect();
     let method = if sent.get { "GET" } else { "POST" };
     let request = Request { method, url: sent.url, headers: &headers, body: sent.body };

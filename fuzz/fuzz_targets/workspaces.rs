@@ -1,4 +1,5 @@
-//! A workspace of any text in any of its files: read, or refused with places that are in the text.
+//! A workspace of any text in any of its files, and a good one with a few places changed: read, or refused with places that
+//! are in the text.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -6,18 +7,55 @@ use clinch_core::config::{Files, load, position};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Arbitrary, Debug)]
-struct Written {
-    texts: [Option<String>; 5],
+enum Written {
+    Anew(String),
+    /// What is there, with some characters at this place replaced.
+    Changed(Vec<(u16, u8, String)>),
+    Missing,
 }
 
-const PATHS: [&str; 5] = ["clinch.yml", "flows/a.yml", "queues.yml", "schemas/a.json", "workers/a.yml"];
+const FILES: [(&str, &str); 5] = [
+    ("clinch.yml", CLINCH),
+    ("flows/ingest.yml", include_str!("../../crates/core/tests/tutorial/flows/ingest.yml")),
+    ("queues.yml", include_str!("../../crates/core/tests/tutorial/queues.yml")),
+    ("schemas/order.v2.json", r#"{"type": "object", "required": ["id"], "properties": {"id": {"maxLength": 5}}}"#),
+    ("workers/contact-upsert.yml", include_str!("../../crates/core/tests/tutorial/workers/contact-upsert.yml")),
+];
 
-fuzz_target!(|written: Written| {
-    let files = PATHS.into_iter().zip(written.texts).filter_map(|(path, text)| Some((path.to_string(), text?)));
+const CLINCH: &str = "version: 1
+listen: 127.0.0.1:7400
+masking: {fields: [crm_id, '*note*'], pointers: [/deal/*/stage], addresses: true}
+kv:
+  keys: {url: 'rediss://clinch:${secrets.REDIS}@redis.example:6379/0', pepper: '${secrets.PEPPER}'}
+sources:
+  shop: {verify: shopify, secret: '${secrets.SHOP}', drop: [/customer/note], hash: [/email], schema: order.v2}
+  crm:
+    verify: {header: X-Sig, signed: '{timestamp}.{body}', timestamp: 'header:X-Time', tolerance: 5m}
+    secrets: ['${secrets.A}', {secret: '${secrets.B}', id: old, not_after: 2026-09-01T00:00:00Z}]
+    limits: {address: 100/s, source: 10/m, mode: defer}
+    cloudevents: {batches: true, origins: [a.example]}
+";
+
+fuzz_target!(|written: [Written; 5]| {
+    let files = FILES.into_iter().zip(written).filter_map(|((path, text), written)| {
+        let text = match written {
+            Written::Anew(text) => text,
+            Written::Changed(changes) => changes.into_iter().fold(text.to_string(), |text, (at, length, put)| {
+                let start = text.floor_char_boundary(usize::from(at) % (text.len() + 1));
+                let end = text.ceil_char_boundary((start + usize::from(length % 16)).min(text.len()));
+                format!("{}{put}{}", &text[..start], &text[end..])
+            }),
+            Written::Missing => return None,
+        };
+        Some((path.to_string(), text))
+    });
     let files = Files(files.collect());
     assert_eq!(Files::from_json(&files.to_json()).expect("it reads back"), files);
     let problems = match load(&files) {
-        Ok((_, warnings)) => warnings,
+        Ok((workspace, warnings)) => {
+            assert!(workspace.entrances().all(|way| way.path.starts_with('/')));
+            warnings
+        }
         Err(problems) => problems,
     };
     for problem in problems {
