@@ -5,10 +5,10 @@ use crate::clock::{Clock, SystemClock, secret_bytes};
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
-use crate::secrets::Secrets;
+use crate::secrets::{self, Secrets, Unread};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
-use crate::{intake, keeper, server, worker};
+use crate::{intake, keeper, masking, server, worker};
 use clinch_core::config::{self, Files, Problem, Workspace};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:7400";
 pub const ADMIN_DEFAULT: &str = "127.0.0.1:7401";
+/// What nobody should overlook; only a terminal gets the colour.
+const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
 /// After the rooms are empty, whoever still holds the store has this long to let go of it.
 const LET_GO: Duration = Duration::from_secs(2);
 
@@ -103,6 +105,7 @@ pub struct App {
 pub async fn start(options: Options) -> Result<App, StartError> {
     let files = read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
     let (workspace, warnings) = checked(&files)?;
+    masking::follow(&workspace.settings.masking);
     let secrets = read_secrets(&workspace, options.roles)?;
     let credentials = match options.roles.intake {
         true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
@@ -164,22 +167,23 @@ struct Doors {
     token: AdminToken,
 }
 
-/// Every secret that this process needs, or the names of those that are not set and who needs them.
+/// Every secret that this process needs, or the names of those that cannot be had, why, and who needs them.
 fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartError> {
     let sources = if roles.intake { &workspace.sources[..] } else { &[] };
     let of_sources: Vec<(&str, &str)> =
         sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
     let of_steps = workspace.secrets.iter().map(String::as_str);
     let names: BTreeSet<&str> = of_steps.chain(of_sources.iter().map(|(variable, _)| *variable)).collect();
-    Secrets::from_env(names).map_err(|missing| {
-        let told = |name: &String| match of_sources.iter().find(|(variable, _)| variable == name) {
-            Some((_, source)) => format!("{name} (source `{source}`)"),
-            None => name.clone(),
+    Secrets::read(names).map_err(|unread| {
+        let told = |(name, why): (&String, &Unread)| match of_sources.iter().find(|(variable, _)| variable == name) {
+            Some((_, source)) => format!("{name} (source `{source}`): {why}"),
+            None => format!("{name}: {why}"),
         };
-        let names: Vec<String> = missing.iter().map(told).collect();
+        let names: Vec<String> = unread.iter().map(told).collect();
         StartError::Workspace(format!(
-            "these secrets are not set: {}; set environment variables of these names (values are never printed)",
-            names.join(", ")
+            "these secrets cannot be used: {}; for each NAME set the environment variable NAME_FILE to a file that only you may read, \
+             give systemd a credential NAME, or set the variable NAME (values are never printed)",
+            names.join("; ")
         ))
     })
 }
@@ -251,6 +255,7 @@ fn make_private(directory: &Path) -> std::io::Result<()> {
 impl App {
     fn open(&mut self, doors: Doors, options: &Options) {
         let house = &self.house;
+        self.rooms.spawn(secrets::read_on_hangup(house.secrets.clone(), house.stop.clone()));
         for store in &doors.key_stores {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
@@ -282,15 +287,8 @@ impl App {
     /// Where the local command line finds us.
     fn leave_card(&self) -> std::io::Result<()> {
         let url = |address: Option<SocketAddr>| address.map(|address| format!("http://{address}"));
-        let flows = &self.house.versions.workspace.flows;
-        let routes: Vec<_> = flows
-            .iter()
-            .flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)))
-            .map(|(flow, route)| (&flow.name, route.method, &route.path))
-            .chain(
-                self.house.versions.workspace.sources.iter().map(|source| (&source.name, source.method, &source.path)),
-            )
-            .map(|(flow, method, path)| serde_json::json!({"flow": flow, "method": method.word(), "path": path}))
+        let routes: Vec<_> = (self.house.versions.workspace.entrances())
+            .map(|way| serde_json::json!({"flow": way.to.1, "method": way.method, "path": way.path}))
             .collect();
         let card = serde_json::json!({
             "intake": url(self.intake), "admin": url(self.admin), "pid": std::process::id(), "routes": routes,
@@ -353,24 +351,11 @@ impl App {
         let workspace = &self.house.versions.workspace;
         eprintln!("clinch {}  workspace {}", env!("CARGO_PKG_VERSION"), self.files.version());
         if let Some(intake) = self.intake {
-            for flow in &workspace.flows {
-                for route in &flow.routes {
-                    eprintln!(
-                        "  intake   {} http://{intake}{}  -> flow {}",
-                        route.method.word(),
-                        route.path,
-                        flow.name
-                    );
-                }
-            }
-            for source in &workspace.sources {
-                let verified = source.proof.as_ref().map_or("anybody may send", |_| source.preset.name);
-                eprintln!(
-                    "  intake   {} http://{intake}{}  -> source {} ({verified})",
-                    source.method.word(),
-                    source.path,
-                    source.name
-                );
+            for entrance in workspace.entrances() {
+                let (kind, name) = entrance.to;
+                let verified = entrance.verify.map_or_else(|| format!("{RED}anybody may send{RED:#}"), String::from);
+                let (method, path) = (entrance.method, entrance.path);
+                anstream::eprintln!("  intake   {method} http://{intake}{path}  -> {kind} {name} ({verified})");
             }
         }
         if let Some(admin) = self.admin {
@@ -378,6 +363,10 @@ impl App {
         }
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");
+        }
+        let in_environment = self.house.secrets.in_environment();
+        if in_environment > 0 {
+            eprintln!("  secrets  {in_environment} from the environment; files (NAME_FILE) are seen by fewer people");
         }
         for warning in &self.warnings {
             self.warn(warning);

@@ -1,11 +1,17 @@
-//! What people and logs may see of data: core's masking with the rules of this process. Whatever an event, a partner or a
-//! sender wrote goes through here before anybody reads it.
+//! What people and logs may see of data: core's masking with the rules of the live workspace. Whatever an event, a partner
+//! or a sender wrote goes through here before anybody reads it.
 
 use clinch_core::mask::Rules;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, RwLock};
 
-static RULES: LazyLock<Rules> = LazyLock::new(Rules::default);
+/// One for the process, because logs are.
+static RULES: LazyLock<RwLock<Arc<Rules>>> = LazyLock::new(RwLock::default);
 
-pub fn rules() -> &'static Rules {
-    &RULES
+pub fn rules() -> Arc<Rules> {
+    RULES.read().expect("nobody panics while holding the rules").clone()
+}
+
+/// From here on these count.
+pub fn follow(rules: &Rules) {
+    *RULES.write().expect("nobody panics while holding the rules") = Arc::new(rules.clone());
 }

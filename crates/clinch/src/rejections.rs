@@ -1,6 +1,7 @@
 //! The last requests that each source refused, and why: for the operator, who is told the real cause. Names of headers
 //! only; what was sent is not kept.
 
+use crate::masking::rules;
 use clinch_core::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -54,7 +55,7 @@ impl Rejections {
                 source,
                 error.r#type = rejection.reason,
                 "a request to source `{source}` was refused: {}; {}{more}",
-                rejection.said,
+                rules().sentence(&rejection.said),
                 rejection.advice
             );
             ring.logged_at = Some(rejection.at);

@@ -1,40 +1,241 @@
-//! Secrets, read from the environment. They are shown to steps that name them and to nobody else.
+//! Secrets: from a file that `NAME_FILE` names, from a systemd credential, or from the environment variable `NAME`. They are
+//! shown to steps that name them and to nobody else. Those in files are read again when we are told to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-pub struct Secrets(BTreeMap<String, String>);
+/// No key or token is longer; what is, is another file.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// Where systemd puts the credentials of a service.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+
+/// Why a secret cannot be had. Never shows it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    #[error("it is not set")]
+    NotSet,
+    #[error("both the variable and its _FILE are set; keep one of them")]
+    Both,
+    #[error("{} cannot be read: {why}", path.display())]
+    File { path: PathBuf, why: String },
+    #[error("others may look into {} (mode {mode:04o}); run `chmod 600` on it", path.display())]
+    Open { path: PathBuf, mode: u32 },
+    #[error("{} is empty", .0.display())]
+    Empty(PathBuf),
+}
+
+/// A secret that was read at least once.
+struct Held {
+    value: String,
+    /// What went wrong when it was last read. The value before stays for jobs under way; nobody is let in with it.
+    fault: Option<Unread>,
+}
+
+pub struct Secrets {
+    held: Mutex<BTreeMap<String, Held>>,
+    /// Told whenever they were read again.
+    readings: watch::Sender<u64>,
+}
 
 impl Secrets {
-    /// Reads every name; says which are missing or empty.
-    pub fn from_env<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Secrets, BTreeSet<String>> {
-        let mut found = BTreeMap::new();
-        let mut missing = BTreeSet::new();
+    /// Reads every name; says which cannot be had, and why.
+    pub fn read<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Secrets, BTreeMap<String, Unread>> {
+        let (mut held, mut unread) = (BTreeMap::new(), BTreeMap::new());
         for name in names {
             match read(name) {
-                Some(value) => {
-                    found.insert(name.to_string(), value);
+                Ok(value) => {
+                    held.insert(name.to_string(), Held { value, fault: None });
                 }
-                None => {
-                    missing.insert(name.to_string());
+                Err(why) => {
+                    unread.insert(name.to_string(), why);
                 }
             }
         }
-        if missing.is_empty() { Ok(Secrets(found)) } else { Err(missing) }
+        match unread.is_empty() {
+            true => Ok(Secrets { held: Mutex::new(held), readings: watch::Sender::new(0) }),
+            false => Err(unread),
+        }
     }
 
-    /// A job that was accepted with an older workspace may name one that the live workspace no longer has.
+    /// For a step. A job that was accepted with an older workspace may name one that the live workspace no longer has.
     pub fn get(&self, name: &str) -> Option<String> {
-        self.0.get(name).cloned().or_else(|| read(name))
+        self.held().get(name).map(|held| held.value.clone()).or_else(|| read(name).ok())
+    }
+
+    /// For the proof of a sender, which must not be had with what is no longer there.
+    pub fn current(&self, name: &str) -> Result<String, Unread> {
+        match self.held().get(name) {
+            Some(Held { fault: Some(fault), .. }) => Err(fault.clone()),
+            Some(Held { value, .. }) => Ok(value.clone()),
+            None => read(name),
+        }
+    }
+
+    /// How many come from the environment, where more people can see them than in a file.
+    pub fn in_environment(&self) -> usize {
+        self.held().keys().filter(|name| matches!(place(name), Ok(Place::Environment(_)))).count()
+    }
+
+    /// Reads all of them again and tells whoever waits for that.
+    pub fn read_again(&self) {
+        let mut changed = 0;
+        for (name, held) in self.held().iter_mut() {
+            match read(name) {
+                Ok(value) => {
+                    changed += u32::from(held.value != value || held.fault.is_some());
+                    *held = Held { value, fault: None };
+                }
+                Err(why) => {
+                    tracing::error!("secret {name}: {why}; sources that are verified with it answer 503");
+                    held.fault = Some(why);
+                }
+            }
+        }
+        tracing::info!("secrets were read again; {changed} changed");
+        self.readings.send_modify(|readings| *readings += 1);
+    }
+
+    /// Changes when they were read again.
+    pub fn readings(&self) -> watch::Receiver<u64> {
+        self.readings.subscribe()
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Held>> {
+        self.held.lock().expect("nobody panics while holding the secrets")
     }
 }
 
-fn read(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+/// Reads them again whenever the process gets a SIGHUP.
+pub fn read_on_hangup(secrets: Arc<Secrets>, stop: CancellationToken) -> impl Future<Output = ()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    // From here on, not from the first poll: whoever knows that we run may send one.
+    let mut hangup = signal(SignalKind::hangup()).expect("signals can be listened for");
+    async move {
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => secrets.read_again(),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// Where a secret is.
+enum Place {
+    Environment(String),
+    File(PathBuf),
+    /// A file whose directory systemd keeps from others; it lets the service in as a member of a group.
+    Credential(PathBuf),
+}
+
+fn place(name: &str) -> Result<Place, Unread> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    match (variable(name), variable(&format!("{name}_FILE"))) {
+        (Some(_), Some(_)) => Err(Unread::Both),
+        (None, Some(path)) => Ok(Place::File(path.into())),
+        (Some(value), None) => Ok(Place::Environment(value)),
+        (None, None) => {
+            let credential = variable(CREDENTIALS).map(|directory| Path::new(&directory).join(name));
+            credential.filter(|path| path.exists()).map(Place::Credential).ok_or(Unread::NotSet)
+        }
+    }
+}
+
+fn read(name: &str) -> Result<String, Unread> {
+    match place(name)? {
+        Place::Environment(value) => Ok(value),
+        Place::File(path) => read_file(path, 0o077),
+        Place::Credential(path) => read_file(path, 0o007),
+    }
+}
+
+/// The text of a file that nobody else may look into. One line break at its end came with writing it, and is no part of it.
+fn read_file(path: PathBuf, closed: u32) -> Result<String, Unread> {
+    let failed = |why: String| Unread::File { path: path.clone(), why };
+    let file = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
+    let metadata = file.metadata().map_err(|error| failed(error.to_string()))?;
+    if !metadata.is_file() {
+        return Err(failed("it is not a file".into()));
+    }
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & closed != 0 {
+        return Err(Unread::Open { path, mode });
+    }
+    let mut text = String::new();
+    // The error of a text that is no UTF-8 says so and shows none of it.
+    let length = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
+    if length as u64 > FILE_BYTES_MAX {
+        return Err(failed(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    if text.is_empty() { Err(Unread::Empty(path)) } else { Ok(text) }
 }
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Secrets({} names)", self.0.len())
+        write!(f, "Secrets({} names)", self.held().len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("secret");
+        std::fs::write(&path, text).expect("a file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        (directory, path)
+    }
+
+    fn check(text: &[u8], mode: u32, closed: u32, wanted: Result<&str, &str>) {
+        let (_directory, path) = file(text, mode);
+        let told =
+            read_file(path.clone(), closed).map_err(|why| why.to_string().replace(&*path.to_string_lossy(), "F"));
+        assert_eq!(told.as_deref().map_err(String::as_str), wanted, "{text:?} {mode:o}");
+    }
+
+    #[test]
+    fn t111_a_secret_is_the_text_of_a_file_that_only_its_owner_may_read() {
+        check(b"abc", 0o600, 0o077, Ok("abc"));
+        check(b"abc\n", 0o400, 0o077, Ok("abc"));
+        check(b" abc \r\n", 0o400, 0o077, Ok(" abc "));
+        check(b"a\nb\n\n", 0o400, 0o077, Ok("a\nb\n"));
+        for mode in [0o644, 0o640, 0o604, 0o660, 0o610] {
+            let said = format!("others may look into F (mode {mode:04o}); run `chmod 600` on it");
+            check(b"abc", mode, 0o077, Err(&said));
+        }
+        check(b"abc", 0o440, 0o007, Ok("abc"));
+        check(b"abc", 0o444, 0o007, Err("others may look into F (mode 0444); run `chmod 600` on it"));
+        check(b"\n", 0o600, 0o077, Err("F is empty"));
+        check(b"hunter2\xff", 0o600, 0o077, Err("F cannot be read: stream did not contain valid UTF-8"));
+        check(&[b'x'; 70_000], 0o600, 0o077, Err("F cannot be read: it has more than 65536 bytes"));
+    }
+
+    #[test]
+    fn t111_what_is_not_there_or_is_no_file_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        for path in [directory.path().join("none"), directory.path().to_path_buf()] {
+            assert!(matches!(read_file(path, 0o077), Err(Unread::File { .. })));
+        }
+    }
+
+    #[test]
+    fn t110_a_secret_is_not_in_what_is_written_for_developers() {
+        let held = BTreeMap::from([("A".to_string(), Held { value: "hunter2".into(), fault: None })]);
+        let secrets = Secrets { held: Mutex::new(held), readings: watch::Sender::new(0) };
+        assert_eq!(format!("{secrets:?}"), "Secrets(1 names)");
     }
 }

@@ -5,6 +5,7 @@ use crate::cloudevents::{self, BadCloudEvent, Batches, CloudEvent};
 use crate::flow::{Method, OnConflict, OnDuplicateOfDead, TypePattern};
 use crate::key::{self, KEY_BYTES_MAX, KeyPart, KeyRule, NoKey};
 use crate::limit::Rate;
+use crate::mask::is_revealing;
 use crate::minimise::Minimise;
 use crate::signature::presets::{self, BadBody, Preset};
 use crate::signature::{Request, Scheme};
@@ -302,7 +303,8 @@ impl<'a> Raw<'a> {
         headers.extend(event.dataschema.clone().map(|schema| ("ce-dataschema", schema)));
         let key = Some(presets::identity(&[event.key()]));
         let id = presets::identity(&[event.id]);
-        Ok(Raw { key, id, said: event.kind.clone(), kind: event.kind, headers, body: event.data, value })
+        let kind = if is_revealing(&event.kind) { "event".into() } else { event.kind.clone() };
+        Ok(Raw { key, id, said: event.kind, kind, headers, body: event.data, value })
     }
 }
 

@@ -96,7 +96,7 @@ async fn history(house: &House, scope: &Scope, tenant: &str, event: EventId) -> 
     Ok(KeyFound {
         flow: scope.owner.clone(),
         route: scope.name.clone(),
-        tenant: tenant.into(),
+        tenant: rules().text(tenant),
         event_id: event.to_string(),
         kept_until: jobs.first().and_then(|job| job.key_until).map(Moment),
         seen: 1 + duplicates + conflicts,
@@ -135,7 +135,12 @@ fn story(event: EventId, jobs: &[JobStory]) -> Vec<StoryLine> {
             line(effect.changed_at, "effect", Some(job), format!("{}: {}, {sent}", effect.name, effect.state.word()));
         }
         for row in &job.audit {
-            line(row.at, &row.action, Some(job), format!("by {}: {} ({})", row.actor, row.reason, row.detail));
+            line(
+                row.at,
+                &row.action,
+                Some(job),
+                format!("by {}: {} ({})", row.actor, rules().text(&row.reason), row.detail),
+            );
         }
     }
     lines.sort_by_key(|line| line.at);

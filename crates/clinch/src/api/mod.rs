@@ -41,6 +41,7 @@ pub fn router(house: House, token: AdminToken) -> Router {
         .route("/api/v1/keys", get(keys::show))
         .route("/api/v1/latency", get(latency::show))
         .route("/api/v1/audit", get(audit::list))
+        .route("/api/v1/sources", get(sources::list))
         .route("/api/v1/sources/{name}/rejections", get(sources::rejections))
         // Only the routes above this line need the token.
         .route_layer(from_fn_with_state(token, auth::require))

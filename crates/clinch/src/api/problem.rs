@@ -1,5 +1,6 @@
 //! What a caller is told when it does not get what it asked for: `application/problem+json` (RFC 9457), always.
 
+use crate::masking::rules;
 use axum::Json;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -84,7 +85,8 @@ impl IntoResponse for Problem {
             "type": format!("urn:clinch:problem:{}", self.slug),
             "title": self.title,
             "status": self.status.as_u16(),
-            "detail": self.detail,
+            // A question is answered with its own words; they may be an address or a token that was pasted.
+            "detail": rules().sentence(&self.detail),
             "code": self.code,
         });
         if !self.steps.is_empty() {

@@ -221,8 +221,8 @@ impl From<&read::AuditRow> for Audit {
             actor: row.actor.clone(),
             action: row.action.clone(),
             job_id: row.job.map(|job| job.to_string()),
-            reason: row.reason.clone(),
-            detail: row.detail.clone(),
+            reason: rules().text(&row.reason),
+            detail: rules().text(&row.detail),
         }
     }
 }
@@ -232,6 +232,26 @@ impl From<&read::AuditRow> for Audit {
 pub struct AuditList {
     pub schema: String,
     pub audit: Vec<Audit>,
+}
+
+/// `clinch.sources.list/v1`: every way in.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceList {
+    pub schema: String,
+    pub sources: Vec<SourceNow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceNow {
+    pub name: String,
+    /// source, or flow for a flow's own route.
+    pub kind: String,
+    pub method: String,
+    pub path: String,
+    /// A preset, or none: anybody may send.
+    pub verify: String,
+    /// How many secrets it accepts.
+    pub secrets: usize,
 }
 
 /// `clinch.sources.rejections/v1`: what this node refused since it started, the newest first.

@@ -3,7 +3,7 @@
 use super::Globals;
 use super::exit::{Exit, Failure};
 use super::problems::Problems;
-use super::render::{self, Output};
+use super::render::{self, Output, RED};
 use crate::workspace::read_files;
 use clap::{Args, ValueEnum};
 use clinch_core::config;
@@ -42,8 +42,13 @@ impl Check {
                 .fact("a workspace is a directory with flows/*.yml, workers/*.yml and queues.yml")
                 .fix("name the directory: clinch check DIR; or see one work: clinch demo"));
         }
+        let mut open = Vec::new();
         let (found, refused) = match config::load(&files) {
-            Ok((workspace, warnings)) => (warnings, workspace.refusals().len()),
+            Ok((workspace, warnings)) => {
+                let ways = workspace.entrances().filter(|way| way.verify.is_none());
+                open.extend(ways.map(|way| format!("{} ({} {})", way.path, way.to.0, way.to.1)));
+                (warnings, workspace.refusals().len())
+            }
             Err(problems) => (problems, 0),
         };
         let problems = Problems { directory: &self.directory, files: &files, found: &found };
@@ -55,6 +60,9 @@ impl Check {
         }
         if problems.errors() > 0 {
             return Ok(Exit::ConfigInvalid);
+        }
+        if !open.is_empty() && matches!(globals.output(), Output::Table | Output::Plain) {
+            render::complain(&format!("{RED}anybody may send{RED:#} to {}", open.join(", ")));
         }
         match refused {
             0 => render::next(globals.output(), &format!("clinch serve --workspace {}", self.directory.display())),

@@ -1,6 +1,7 @@
 //! How a command ends: a code for scripts, and for people what went wrong and what to do about it.
 
 use super::render;
+use crate::masking::rules;
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -69,9 +70,11 @@ impl Failure {
         let red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
         let blue = Style::new().bold().fg_color(Some(AnsiColor::Blue.into()));
         let clean = |text: &str| text.lines().map(render::clean).collect::<Vec<_>>().join("\n    ");
-        let mut text = format!("{red}error[{}]{red:#}: {}", self.code, clean(&self.message));
+        // What was asked for is repeated, and output is kept and passed on.
+        let masked = |text: &str| clean(&rules().sentence(text));
+        let mut text = format!("{red}error[{}]{red:#}: {}", self.code, masked(&self.message));
         for fact in &self.facts {
-            let _ = write!(text, "\n  {blue}={blue:#} {}", clean(fact));
+            let _ = write!(text, "\n  {blue}={blue:#} {}", masked(fact));
         }
         if let Some(fix) = &self.fix {
             let _ = write!(text, "\n  {blue}={blue:#} fix: {}", clean(fix));

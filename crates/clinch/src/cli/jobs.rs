@@ -252,7 +252,11 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             )
         }),
     );
-    let masked = if told.body.json { "its texts masked" } else { "not JSON, not shown" };
+    let masked = match (told.body.json, told.body.lines.is_empty()) {
+        (true, _) => "its texts masked",
+        (false, false) => "not JSON, its words masked",
+        (false, true) => "not text, not shown",
+    };
     let lines = told.body.lines.iter().map(|line| clean(line)).chain(told.body.cut.then(|| "…".to_string()));
     let heading = format!("body, {} bytes, {masked}", render::thousands(told.body.bytes as u64));
     let _ = writeln!(text, "{BOLD}{heading}{BOLD:#}");

@@ -18,6 +18,7 @@ mod replay;
 mod schema;
 mod send;
 mod serve;
+mod sources;
 mod verify;
 mod verify_signature;
 mod version;
@@ -117,6 +118,9 @@ enum Command {
     Verify(verify::Verify),
     /// Move a stopped store from its directory into PostgreSQL, with everything in it
     Migrate(migrate::Migrate),
+    /// Who may send to the running server, and how that is proven
+    #[command(subcommand)]
+    Sources(sources::Sources),
     /// Providers whose webhooks are known: how they sign, what recognises an event
     #[command(subcommand)]
     Presets(presets::Presets),
@@ -159,6 +163,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
         Command::Migrate(command) => command.run(globals).await,
+        Command::Sources(command) => command.run(globals).await,
         Command::Presets(command) => command.run(globals),
         Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),

@@ -52,6 +52,8 @@ impl Color {
 
 pub const DIM: Style = Style::new().dimmed();
 pub const BOLD: Style = Style::new().bold();
+/// What nobody should overlook.
+pub const RED: Style = AnsiColor::Red.on_default().bold();
 
 /// What was asked for: one line or many, on standard output.
 pub fn data(text: &str) -> Result<(), Failure> {
@@ -188,6 +190,11 @@ impl Cell {
 
     pub fn state(word: &str) -> Cell {
         Cell { style: state_style(word), ..Cell::text(word) }
+    }
+
+    /// What nobody should overlook.
+    pub fn alarm(text: impl AsRef<str>) -> Cell {
+        Cell { style: RED, ..Cell::text(text) }
     }
 
     /// How long ago; for programs, when.

@@ -7,6 +7,7 @@ use crate::app::{self, Options, Roles, StartError};
 use crate::telemetry::{LogFormat, start_logging};
 use clap::Args;
 use clinch_core::time::parse_duration;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,9 +45,18 @@ pub struct Serve {
     log: LogFormat,
 }
 
+/// A core dump would write secrets and payloads to a place that nobody guards.
+fn keep_memory_from_disk() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    if let Err(error) = setrlimit(Resource::Core, none) {
+        tracing::warn!("a crash may write memory to disk: core dumps cannot be turned off: {error}");
+    }
+}
+
 impl Serve {
     pub async fn run(self, globals: &Globals) -> Result<Exit, Failure> {
         start_logging(self.log);
+        keep_memory_from_disk();
         let options = Options {
             workspace: self.workspace.clone(),
             data_dir: globals.data_dir.clone(),

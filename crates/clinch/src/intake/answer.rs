@@ -115,6 +115,16 @@ impl Answer {
         problem(status, IntakeOutcome::Unverified, "signature-invalid", title, detail).into()
     }
 
+    /// What the sender would be checked with is gone: it is not let in, and should come again.
+    pub fn no_secret() -> Answer {
+        let detail = "Senders cannot be verified at the moment.".to_string();
+        let title = "Not now; send it again later";
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        let mut shut = problem(status, IntakeOutcome::Unverified, "verification-unavailable", title, detail);
+        shut.headers.push((hyper::header::RETRY_AFTER, RETRY_AFTER));
+        shut.into()
+    }
+
     /// With what is left of the limit only for who is known.
     pub fn too_many(wait: Duration, dice: f64, limit: Option<(String, String)>) -> Answer {
         let seconds = retry_after_seconds(wait, dice);

@@ -1,4 +1,4 @@
-//! What proves the senders of each source, read from the environment when the process starts.
+//! What proves the senders of each source, read when the process starts and again when its secrets are.
 
 use crate::secrets::Secrets;
 use clinch_core::signature::{self, Secret, has_stray_space};
@@ -11,14 +11,15 @@ pub struct Credentials {
 }
 
 /// The secrets of every source, in the order of the workspace; or which of them cannot be used, and never their value.
-pub fn credentials(sources: &[Source], env: &Secrets) -> Result<Vec<Option<Credentials>>, String> {
-    sources.iter().map(|source| source.proof.as_ref().map(|_| of_source(source, env)).transpose()).collect()
+pub fn credentials(sources: &[Source], secrets: &Secrets) -> Result<Vec<Option<Credentials>>, String> {
+    sources.iter().map(|source| of_source(source, secrets)).collect()
 }
 
-fn of_source(source: &Source, env: &Secrets) -> Result<Credentials, String> {
-    let proof = source.proof.as_ref().expect("only who signs has credentials");
+/// Those of one source; none where anybody may send.
+pub fn of_source(source: &Source, env: &Secrets) -> Result<Option<Credentials>, String> {
+    let Some(proof) = &source.proof else { return Ok(None) };
     let bad = |variable: &str, why: String| format!("source `{}`: {variable}: {why}", source.name);
-    let get = |variable: &str| env.get(variable).ok_or_else(|| bad(variable, "it is not set".into()));
+    let get = |variable: &str| env.current(variable).map_err(|why| bad(variable, why.to_string()));
     let mut secrets = Vec::new();
     for rule in &proof.secrets {
         let text = get(&rule.variable)?;
@@ -32,8 +33,8 @@ fn of_source(source: &Source, env: &Secrets) -> Result<Credentials, String> {
             ..Secret::new(rule.id.clone(), key)
         });
     }
-    Ok(Credentials {
+    Ok(Some(Credentials {
         secrets: signature::Secrets::new(secrets).map_err(|why| bad("secrets", why.to_string()))?,
         verify_token: proof.verify_token.as_deref().map(get).transpose()?,
-    })
+    }))
 }

@@ -36,7 +36,22 @@ pub async fn run(
     let pepper = Pepper::new(house.store.pepper());
     let routes = Routes::of(&house, &pepper, &shared, credentials);
     let intake = Arc::new(Intake { routes, pepper, house });
+    tokio::spawn(renew(intake.clone()));
     crate::server::serve(listener, |peer| Service(intake.clone(), peer), stop).await;
+}
+
+/// Whenever secrets were read again, the doors take what they say.
+async fn renew(intake: Arc<Intake>) {
+    let mut readings = intake.house.secrets.readings();
+    loop {
+        tokio::select! {
+            changed = readings.changed() => match changed {
+                Ok(()) => intake.routes.renew(&intake.house.secrets),
+                Err(_) => return,
+            },
+            () = intake.house.stop.cancelled() => return,
+        }
+    }
 }
 
 struct Intake {

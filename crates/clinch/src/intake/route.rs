@@ -5,6 +5,7 @@ use super::credentials::Credentials;
 use super::shared::KeyStore;
 use super::source::SourceDoor;
 use crate::house::House;
+use crate::secrets::Secrets;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
 use clinch_core::config::Workspace;
 use clinch_core::flow::{Enqueue, Flow, Method, Route};
@@ -97,6 +98,11 @@ impl Routes {
             (source.path.clone(), SourceDoor::new(house, pepper, stores, source, credentials))
         });
         Routes { doors, sources: sources.collect() }
+    }
+
+    /// Takes what the secrets of the sources say now.
+    pub fn renew(&self, secrets: &Secrets) {
+        self.sources.values().for_each(|door| door.renew(secrets));
     }
 
     /// The door of the source that has this path.

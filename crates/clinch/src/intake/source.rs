@@ -3,11 +3,12 @@
 
 use super::answer::Answer;
 use super::body;
-use super::credentials::Credentials;
+use super::credentials::{Credentials, of_source};
 use super::route::{DoorMetrics, JobRule};
 use super::shared::{self, KeyStore, Shared};
 use crate::house::House;
 use crate::rejections::Rejection;
+use crate::secrets::Secrets;
 use crate::telemetry::{BySourceReason, BySourceSecret, IntakeOutcome};
 use bytes::Bytes;
 use clinch_core::flow::Flow;
@@ -28,15 +29,18 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// So many addresses are remembered for the limit of each source.
 const ADDRESSES_MAX: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero");
 
+/// What requests are checked with, if they are; or why it cannot be had, and then nobody is let in.
+type Standing = Result<Option<Arc<Credentials>>, String>;
+
 pub struct SourceDoor {
     source: Source,
     name: Arc<str>,
-    credentials: Option<Credentials>,
+    credentials: RwLock<Standing>,
     /// The flows that take some of its events.
     takers: Vec<Taker>,
     schemas: HashMap<String, Arc<Schema>>,
@@ -141,9 +145,25 @@ impl SourceDoor {
                 LimitMode::Defer => FlowLimit::Defer(Mutex::new(Pace::new(rate))),
             }),
             metrics: DoorMetrics::of(house, &source.name),
-            credentials,
+            credentials: RwLock::new(Ok(credentials.map(Arc::new))),
             source: source.clone(),
         }
+    }
+
+    /// Takes what the secrets say now. A source that is verified never becomes one that is not.
+    pub fn renew(&self, secrets: &Secrets) {
+        let standing = of_source(&self.source, secrets).map(|held| held.map(Arc::new));
+        *self.credentials.write().expect("nobody panics while holding the credentials") = standing;
+    }
+
+    fn held(&self) -> Result<Option<Arc<Credentials>>, Refused> {
+        let standing = self.credentials.read().expect("nobody panics while holding the credentials").clone();
+        standing.map_err(|why| Refused {
+            answer: Answer::no_secret(),
+            reason: "secret_unavailable",
+            said: why,
+            advice: "put the secret back and send the process a SIGHUP",
+        })
     }
 
     pub async fn answer(
@@ -209,23 +229,26 @@ impl SourceDoor {
         body: Incoming,
         peer: IpAddr,
     ) -> Result<Taken, Refused> {
+        let held = self.held()?;
+        let held = held.as_deref();
         let headers: Vec<(&str, &[u8])> =
             head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
         let url = self.url(&head.uri);
         let asked = Request { method: head.method.as_str(), url: &url, headers: &headers, body: b"" };
         if head.method != self.source.method.word() {
-            return Ok(self.other_method(&asked)?);
+            return Ok(self.other_method(&asked, held)?);
         }
         self.admit_address(peer, house.clock.now())?;
         body::refuse_encoded(&head.headers)?;
         let body = body::read(body, &head.headers, self.source.body_bytes_max).await?;
         let request = Request { body: &body, ..asked };
-        if let Some(answer) = self.unsigned_handshake(&request) {
+        if let Some(answer) = self.unsigned_handshake(&request, held) {
             return Ok(Taken::Handshake(answer));
         }
         let now = house.clock.now();
-        if let Some(proof) = self.verify(&request, now)?
-            && let Some(answer) = self.signed_handshake(&request, &proof)
+        if let Some(held) = held
+            && let proof = self.verify(&request, held, now)?
+            && let Some(answer) = self.signed_handshake(&request, &proof, held)
         {
             return Ok(Taken::Handshake(answer));
         }
@@ -265,34 +288,42 @@ impl SourceDoor {
     }
 
     /// A question, or nothing that is answered here.
-    fn other_method(&self, asked: &Request<'_>) -> Result<Taken, Answer> {
+    fn other_method(&self, asked: &Request<'_>, held: Option<&Credentials>) -> Result<Taken, Answer> {
         let origins: Vec<&str> = self.source.cloudevents.origins.iter().map(String::as_str).collect();
         if let Some(origin) = cloudevents_origin(asked, &origins) {
             return Ok(Taken::Allowed(origin.to_string()));
         }
-        match self.unsigned_handshake(asked) {
+        match self.unsigned_handshake(asked, held) {
             Some(answer) => Ok(Taken::Handshake(answer)),
             None => Err(Answer::wrong_method(self.source.method.word())),
         }
     }
 
-    fn unsigned_handshake(&self, request: &Request<'_>) -> Option<signature::handshake::Answer> {
-        let token = self.credentials.as_ref()?.verify_token.as_deref();
-        self.source.preset.handshake?.answer_unsigned(request, token)
+    fn unsigned_handshake(
+        &self,
+        request: &Request<'_>,
+        held: Option<&Credentials>,
+    ) -> Option<signature::handshake::Answer> {
+        self.source.preset.handshake?.answer_unsigned(request, held?.verify_token.as_deref())
     }
 
-    fn signed_handshake(&self, request: &Request<'_>, proof: &Verified) -> Option<signature::handshake::Answer> {
-        self.source.preset.handshake?.answer_signed(request, proof, &self.credentials.as_ref()?.secrets)
+    fn signed_handshake(
+        &self,
+        request: &Request<'_>,
+        proof: &Verified,
+        held: &Credentials,
+    ) -> Option<signature::handshake::Answer> {
+        self.source.preset.handshake?.answer_signed(request, proof, &held.secrets)
     }
 
-    fn verify(&self, request: &Request<'_>, now: Timestamp) -> Result<Option<Verified>, Refusal> {
-        let (Some(proof), Some(held)) = (&self.source.proof, &self.credentials) else { return Ok(None) };
+    fn verify(&self, request: &Request<'_>, held: &Credentials, now: Timestamp) -> Result<Verified, Refusal> {
+        let proof = self.source.proof.as_ref().expect("only who signs has credentials");
         let window = Window { now, tolerance: proof.tolerance };
         let verified = signature::verify(&proof.scheme, request, &held.secrets, window)?;
         if let Some(counter) = self.verified.get(&verified.secret_id) {
             counter.inc();
         }
-        Ok(Some(verified))
+        Ok(verified)
     }
 
     /// Before anything is known about the caller: it is told only to come later.

@@ -1,6 +1,7 @@
 //! Stories about the product, told through its real doors. One binary, so that it links once.
 #![allow(clippy::unwrap_used)]
 
+mod canary;
 mod cli;
 mod cluster;
 mod cluster_order;
@@ -17,6 +18,8 @@ mod process;
 mod redis_server;
 mod replay;
 mod retries;
+mod secrets;
+mod senders;
 mod shared;
 mod signatures;
 mod sources;

@@ -111,6 +111,7 @@ impl Place {
 
     async fn at(ways: &[Way], dir: tempfile::TempDir, data_dir: PathBuf) -> Place {
         let sink = Sink::start().await;
+        std::fs::create_dir_all(dir.path().join("workspace")).unwrap();
         let mut queues = "queues:\n".to_string();
         for way in ways {
             let _ = writeln!(queues, "  - name: {}", way.name);

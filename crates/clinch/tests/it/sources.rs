@@ -600,3 +600,69 @@ async fn t080_t081_a_limit_refuses_or_defers_and_bad_signatures_use_up_nothing()
     );
     edge.server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_f1_what_the_workspace_masks_is_hidden_in_api_and_command_line() {
+    let settings =
+        "masking: {fields: [crm_id, '*budget*'], pointers: [/deal/stage]}\nsources:\n  any: {verify: none}\n";
+    let edge = Edge::with(&[("clinch.yml", settings), ("flows/edge.yml", &flow("edge", "  - source: any\n"))]).await;
+    edge.place.sink.answer_with(|_| 422);
+    let body =
+        r#"{"crm_id":70707,"yearlyBudget":80808,"deal":{"stage":90909,"size":60606},"note":"call ada@example.com"}"#;
+    let answer = edge.send("/in/any", &[("idempotency-key", "k-1")], body).await;
+    edge.place.drained().await;
+    let job = answer.json()["job_id"].as_str().unwrap().to_string();
+    let shown = clinch(&edge.place, &["dlq", "show", &job, "--color", "always"]);
+    for (seen, lines) in [(edge.job(&job).await["body"].to_string(), "lines"), (shown, "body, ")] {
+        assert!(seen.contains(lines) && seen.contains("60606"), "what nobody hides is shown: {seen}");
+        for hidden in ["70707", "80808", "90909", "ada@", "call"] {
+            assert!(!seen.contains(hidden), "{hidden}: {seen}");
+        }
+    }
+    edge.server.stop().await;
+}
+
+fn clinch(place: &Place, arguments: &[&str]) -> String {
+    let said = Command::new(env!("CARGO_BIN_EXE_clinch"))
+        .args(arguments)
+        .arg("--data-dir")
+        .arg(&place.data_dir)
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{arguments:?}: {said:?}");
+    String::from_utf8([said.stdout, said.stderr].concat()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a3_a_door_without_verification_is_shown_in_red_and_in_words() {
+    const RED: &str = "\u{1b}[1m\u{1b}[31m";
+    let edge = Edge::new().await;
+    let told = edge.admin("/api/v1/sources").await.json();
+    let open: Vec<&str> = told["sources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|source| source["verify"] == "none")
+        .map(|source| source["path"].as_str().unwrap())
+        .collect();
+    assert_eq!(open, ["/hooks/again", "/in/any"]);
+    let row = |name: &str| told["sources"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone();
+    assert_eq!((&row("own")["verify"], &row("own")["secrets"]), (&json!("hmac"), &json!(2)));
+    let plain = clinch(&edge.place, &["sources", "ls"]);
+    assert!(plain.contains("any\tnone\t0\tPOST\t/in/any\n") && !plain.contains('\u{1b}'), "{plain}");
+    assert!(plain.contains("anybody may send to 2 paths"), "{plain}");
+    let red = clinch(&edge.place, &["sources", "ls", "-o", "table", "--color", "always"]);
+    assert!(red.contains(&format!("{RED}none")), "{red:?}");
+    let workspace = edge.place.dir.path().join("workspace");
+    let check = ["check", workspace.to_str().unwrap(), "-o", "table", "--color", "always"];
+    let checked = clinch(&edge.place, &check);
+    let doors = "to /hooks/again (flow again), /in/any (source any)";
+    assert!(checked.contains(&format!("{RED}anybody may send")) && checked.contains(doors), "{checked:?}");
+    let said = edge.server.said();
+    assert!(
+        said.contains("-> source any (anybody may send)") && !said.contains('\u{1b}'),
+        "no terminal, no colour: {said}"
+    );
+    assert!(said.contains("-> flow again (anybody may send)") && said.contains("-> source pay (stripe)"), "{said}");
+    edge.server.stop().await;
+}

@@ -42,9 +42,21 @@ pub(super) static SETTINGS: Shape = Shape {
             may("listen", Kind::Address, "Where deliveries come in; 127.0.0.1:7400 if not given."),
             may("admin", Kind::Address, "Console, API, metrics and health; 127.0.0.1:7401 if not given."),
             may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
+            may("masking", Kind::Map(&MASKING), "What people and logs do not get to see, besides the usual."),
             may("sources", Kind::Named(&SOURCE), "Who sends, by a name that flows say after `source:`."),
         ],
     ],
+    choices: &[],
+};
+
+static MASKING: Shape = Shape {
+    name: "masking",
+    doc: "What is hidden in logs, errors, API and command line, besides what always is. What is stored is another matter.",
+    fields: &[&[
+        may("fields", Kind::List(&Kind::Text), "Names of fields that show nothing: `crm_id`, `*note*`."),
+        may("pointers", Kind::List(&Kind::Pointer), "Places in a body that show nothing, with all below them."),
+        may("addresses", Kind::Bool, "Whether IP addresses are hidden in free text too; false if not given."),
+    ]],
     choices: &[],
 };
 

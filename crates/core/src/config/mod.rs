@@ -27,6 +27,7 @@ pub use schema::json_schema;
 
 use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
+use crate::mask::Rules;
 use crate::schema::Schema;
 use crate::source::Source;
 use crate::worker::{Trigger, Worker};
@@ -144,11 +145,47 @@ impl Workspace {
     }
 }
 
+/// A way in, and how whoever comes is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrance<'a> {
+    pub method: &'static str,
+    pub path: &'a str,
+    /// The flow or the source that it leads to.
+    pub to: (&'static str, &'a str),
+    /// The preset; nothing where anybody may send.
+    pub verify: Option<&'static str>,
+    /// How many secrets prove a sender.
+    pub secrets: usize,
+}
+
+impl Workspace {
+    /// The routes of flows, then the sources.
+    pub fn entrances(&self) -> impl Iterator<Item = Entrance<'_>> {
+        let routes = self.flows.iter().flat_map(|flow| flow.routes.iter().map(move |route| (flow, route)));
+        let routes = routes.map(|(flow, route)| Entrance {
+            method: route.method.word(),
+            path: &route.path,
+            to: ("flow", &flow.name),
+            verify: None,
+            secrets: 0,
+        });
+        routes.chain(self.sources.iter().map(|source| Entrance {
+            method: source.method.word(),
+            path: &source.path,
+            to: ("source", &source.name),
+            verify: source.proof.as_ref().map(|_| source.preset.name),
+            secrets: source.proof.as_ref().map_or(0, |proof| proof.secrets.len()),
+        }))
+    }
+}
+
 /// `clinch.yml`; flags of `serve` win over it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// What people and logs may see of data.
+    pub masking: Rules,
     pub kv: Vec<SharedStore>,
 }
 

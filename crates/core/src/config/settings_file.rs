@@ -1,13 +1,14 @@
 //! `clinch.yml`.
 
 use super::dialect::SETTINGS;
-use super::problem::{Code, Problem, Report};
+use super::problem::{Code, Problem, Report, printable};
 use super::read::{Reader, Spot};
 use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
 use super::{Settings, SharedStore};
+use crate::mask::{BadRules, Rules, Wanted};
 
 /// What the settings say, as far as they can be read.
 #[derive(Default)]
@@ -29,6 +30,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
         settings: Settings {
             listen: listen.as_ref().map(|spot| spot.value),
             admin: admin.as_ref().map(|spot| spot.value),
+            masking: reader.map("masking").and_then(|map| masking(map)?.ok()).unwrap_or_default(),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -37,7 +39,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             .map(|entry| source::read_named(spot(entry), Reader { node: &entry.1, report }))
             .collect(),
     };
-    let mut problems = Vec::new();
+    let mut problems: Vec<Problem> = reader.map("masking").and_then(bad_masking).into_iter().collect();
     for (key, node) in sources {
         let map = Reader { node, report };
         if map.has("verify") {
@@ -61,6 +63,27 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
         report.add(forgetful(kv));
     }
     file
+}
+
+fn masking(map: Reader<'_>) -> Option<Result<Rules, BadRules>> {
+    let list = |name: &str| map.or(name, Vec::new(), source::texts);
+    let (names, pointers) = (list("fields")?, list("pointers")?);
+    Some(Rules::new(Wanted { names: &names, pointers: &pointers, addresses: map.or("addresses", false, value::bool)? }))
+}
+
+/// What no field can be called, at its place. A path that cannot be read was told at its own.
+fn bad_masking(map: Reader<'_>) -> Option<Problem> {
+    let error = masking(map)?.err().filter(|error| !matches!(error, BadRules::Pointer(_)))?;
+    let items = map.node.get("fields").map_or(&[][..], Node::items);
+    let is_bad = |item: &&Node| {
+        let names: Vec<String> = item.text().map(str::to_string).into_iter().collect();
+        Rules::new(Wanted { names: &names, ..Wanted::default() }).is_err()
+    };
+    let (code, span) = match items.iter().find(is_bad) {
+        Some(item) => (Code::BadName, item.head()),
+        None => (Code::OutOfRange, map.node.head()),
+    };
+    Some(Problem::error(code, span, printable(&error.to_string())))
 }
 
 fn read_store(name: &str, store: Reader<'_>) -> Option<SharedStore> {

@@ -236,7 +236,7 @@ fn schemas(map: Reader<'_>) -> Vec<Spot<String>> {
     }
 }
 
-fn texts(node: &Node, name: &str) -> Read<Vec<String>> {
+pub(super) fn texts(node: &Node, name: &str) -> Read<Vec<String>> {
     node.items().iter().map(|item| value::text(item, name).map(str::to_string)).collect()
 }
 

@@ -297,6 +297,27 @@ fn settings_are_addresses() {
     check("version: 2\n", "1:10", Code::OutOfRange, "`version` is too large", "write 1");
 }
 
+#[test]
+fn h6_a_workspace_says_what_else_is_masked() {
+    let masking = |text: &str| loaded(&with(&[("clinch.yml", text)])).settings.masking;
+    let rules = masking("masking: {fields: [crm_id, '*note*'], pointers: [/deal/stage], addresses: true}\n");
+    let body = br#"{"crm_id":1,"inner_note":2,"deal":{"stage":3,"size":4}}"#;
+    assert_eq!(
+        rules.json(body).as_deref(),
+        Some(r#"{"crm_id":"•••","inner_note":"•••","deal":{"stage":"•••","size":4}}"#)
+    );
+    assert_eq!(rules.text("from 203.0.113.7"), "from 203.•••");
+    assert_eq!(masking("# nothing\n"), crate::mask::Rules::default());
+    let check = |text: &str, place: &str, code, said: &str, help: &str| {
+        check(&with(&[("clinch.yml", text)]), &format!("clinch.yml:{place}"), code, said, help);
+    };
+    check("masking: {fields: [fine, 'a*b']}\n", "1:26", Code::BadName, "`a*b` is not a field name to mask", "");
+    check("masking: {pointers: [deal]}\n", "1:22", Code::BadPointer, "`deal` is not a path into a body", "");
+    check("masking: {field: [a]}\n", "1:11", Code::UnknownKey, "`field`", "did you mean `fields`?");
+    let many = format!("masking: {{fields: [{}]}}\n", vec!["a"; 300].join(", "));
+    check(&many, "1:11", Code::OutOfRange, "300 names and pointers are more than 256", "");
+}
+
 const REDIS: &str = "\
 kv:
   orders:

@@ -52,7 +52,7 @@ pub enum BadRules {
 }
 
 /// Checked rules.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     names: Names,
     pointers: Vec<Pointer>,
@@ -95,12 +95,21 @@ impl Rules {
 
     /// Free text: a partner's message, an error, a key that a sender chose.
     pub fn text(&self, text: &str) -> String {
+        self.shown(text, &self.names)
+    }
+
+    /// A sentence of our own that repeats what it was given: only shapes count in it, for `SECRET: it is not set` is no secret.
+    pub fn sentence(&self, text: &str) -> String {
+        self.shown(text, &Names::none())
+    }
+
+    fn shown(&self, text: &str, names: &Names) -> String {
         // A little further than is shown, so that nothing is cut in two and missed.
         let seen = &text[..text.floor_char_boundary(TEXT_BYTES_MAX + shape::SHAPE_BYTES_MAX)];
         let mut end = seen.floor_char_boundary(TEXT_BYTES_MAX);
         let mut shown = String::with_capacity(end);
         let mut from = 0;
-        for span in shape::find(seen, &self.names, self.addresses) {
+        for span in shape::find(seen, names, self.addresses) {
             if span.start >= end {
                 break;
             }
@@ -203,6 +212,11 @@ impl Rules {
             None => shown,
         }
     }
+}
+
+/// Whether something in this text looks like what is not shown: an address, a phone, a card, a token.
+pub fn is_revealing(text: &str) -> bool {
+    !shape::find(text, &Names::none(), false).is_empty()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -429,6 +443,13 @@ mod tests {
         ] {
             check(open, open);
         }
+    }
+
+    #[test]
+    fn h6_a_sentence_of_our_own_hides_what_it_repeats_and_not_what_it_says() {
+        let check = |text: &str, shown: &str| assert_eq!(Rules::default().sentence(text), shown);
+        check("STD_SECRET: the secret is empty", "STD_SECRET: the secret is empty");
+        check("there is no flow `ada@example.com`", "there is no flow `a•••@e•••.com`");
     }
 
     #[test]

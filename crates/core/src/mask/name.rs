@@ -11,7 +11,7 @@ pub(super) enum Class {
 
 /// `x` is a name, `*x*` any name with x in it; likewise `x*` and `*x`. Case and the signs between words do not count:
 /// `firstname` is also `first_name` and `First-Name`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     open_start: bool,
     open_end: bool,
@@ -49,7 +49,7 @@ const PERSONAL: &str = "*firstname* *lastname* *surname* *fullname* *familyname*
     *displayname* *username* *nickname* *address* *street* *postalcode* *postcode* *zipcode* *birth* *passport* *taxid* \
     *accountnumber* dob login zip ssn latitude longitude";
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Names(Vec<(Pattern, Class)>);
 
 impl Names {

@@ -33,6 +33,7 @@ use super::{Request, Scheme};
 use crate::config::nearest::nearest;
 use crate::form;
 use crate::key::KEY_BYTES_MAX;
+use crate::mask::is_revealing;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -242,6 +243,8 @@ impl Preset {
     pub fn kind_of(&self, said: &str) -> String {
         let ours = match self.kinds.iter().find(|(theirs, _)| *theirs == said) {
             Some((_, ours)) => (*ours).into(),
+            // Types are shown and searched for as they are: what looks like somebody's address is none.
+            None if is_revealing(said) => "event".into(),
             None => Some(dotted(said)).filter(|dotted| !dotted.is_empty()).unwrap_or_else(|| "event".into()),
         };
         match self.family {

@@ -970,6 +970,15 @@ fn a6_an_event_has_the_providers_id_and_our_kind_of_name() {
 }
 
 #[test]
+fn p9_what_looks_like_an_address_or_a_token_is_no_type() {
+    for said in ["ada@example.com", "+4915112345689", "4111111111111111", "sk_live_canary4eC39HqLyjWDarjt"] {
+        assert_eq!(find("hmac").expect("a preset").kind_of(said), "event", "{said}");
+        assert_eq!(find("github").expect("a preset").kind_of(said), "github.event", "{said}");
+    }
+    assert_eq!(find("hmac").expect("a preset").kind_of("user.password:reset"), "user.password.reset");
+}
+
+#[test]
 fn t061_two_woocommerce_deliveries_of_one_second_are_two_events() {
     let headers = [("x-wc-webhook-topic", "order.created"), ("x-wc-webhook-delivery-id", "d41d8cd9")];
     let id = |body: &str| sent("woocommerce", &headers, body).events()[0].0.clone();
