@@ -99,6 +99,8 @@ labels! {
     ByOutcome { outcome }
     ByKind { kind }
     ByState { state }
+    ByListener { listener }
+    ByListenerReason { listener, reason }
     Build { version }
     Config { version }
 }
@@ -158,6 +160,10 @@ impl IntakeOutcome {
         }
     }
 }
+
+const LISTENERS: [&str; 2] = ["intake", "admin"];
+/// Why a connection is turned away.
+const REFUSED: [&str; 3] = ["full", "address", "handshake"];
 
 /// What a key store that installations share had to say, or could not be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +233,8 @@ pub struct Metrics {
     pub intake_rejected: Family<BySourceReason, Counter>,
     pub intake_verified: Family<BySourceSecret, Counter>,
     pub unknown_routes: Counter,
+    pub connections: Family<ByListener, Gauge>,
+    pub connections_refused: Family<ByListenerReason, Counter>,
     pub short_circuits: Family<ByLayerFlow, Counter>,
     pub shared_keys: Family<ByStoreOutcome, Counter>,
     pub finished: Family<ByFlowOutcome, Counter>,
@@ -300,6 +308,12 @@ impl Metrics {
                 "intake_unknown_routes",
                 "Requests for paths that no flow has",
                 Counter::default()
+            ),
+            connections: register!("connections", "Connections that are open now", Family::default()),
+            connections_refused: register!(
+                "connections_refused",
+                "Connections that were turned away: no place for anybody, none for their address, no TLS handshake",
+                Family::default()
             ),
             short_circuits: register!("dedup_short_circuits", "Work that was not repeated", Family::default()),
             shared_keys: register!(
@@ -379,6 +393,12 @@ impl Metrics {
                     self.dead_entered.get_or_create(&ByFlowReason { flow: name.clone(), reason: reason.word().into() });
             }
             let _ = self.lease_expirations.get_or_create(&ByFlow { flow: name });
+        }
+        for (listener, reason) in
+            LISTENERS.into_iter().flat_map(|listener| REFUSED.into_iter().map(move |reason| (listener, reason)))
+        {
+            let labels = ByListenerReason { listener: listener.into(), reason: reason.into() };
+            let _ = self.connections_refused.get_or_create(&labels);
         }
         for outcome in ["performed", "already_done", "not_done", "unknown"] {
             let _ = self.effects.get_or_create(&ByOutcome { outcome: outcome.into() });

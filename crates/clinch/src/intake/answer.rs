@@ -221,7 +221,8 @@ impl Answer {
     }
 
     pub fn too_slow() -> Answer {
-        let detail = format!("A body has to arrive within {} s.", super::body::BODY_TIMEOUT.as_secs());
+        let most = super::body::BODY_TIMEOUT.as_secs();
+        let detail = format!("A body has to arrive within {most} s, and not slower than 1 KiB/s.");
         let title = "The body came too slowly";
         let mut slow = problem(StatusCode::REQUEST_TIMEOUT, IntakeOutcome::Malformed, "timeout", title, detail);
         slow.close = true;

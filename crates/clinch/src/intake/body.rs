@@ -9,9 +9,13 @@ use hyper::body::{Body, Incoming};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 /// A body has to arrive whole within this time.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
+/// After so long it must have come at least this fast, or it is a way to hold a connection.
+const BODY_HEAD_START: Duration = Duration::from_secs(5);
+const BODY_BYTES_PER_SECOND_MIN: usize = 1024;
 /// JSON nested deeper is refused.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// At most this many headers of an event are kept, each with a value of at most this size.
@@ -32,21 +36,29 @@ pub async fn read(body: Incoming, headers: &HeaderMap, most: usize) -> Result<By
     if declared.is_some_and(|declared| declared > most as u64) || body.size_hint().lower() > most as u64 {
         return Err(Answer::too_large(most));
     }
-    match tokio::time::timeout(BODY_TIMEOUT, collect(body, most)).await {
-        Ok(read) => read,
-        Err(_) => Err(Answer::too_slow()),
-    }
+    collect(body, most).await
+}
+
+/// How long after its beginning the rest of a body is waited for, when so much of it is here.
+fn patience(received_bytes: usize) -> Duration {
+    let earned = Duration::from_secs((received_bytes / BODY_BYTES_PER_SECOND_MIN) as u64);
+    earned.clamp(BODY_HEAD_START, BODY_TIMEOUT)
 }
 
 async fn collect(mut body: Incoming, most: usize) -> Result<Bytes, Answer> {
+    let began = Instant::now();
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let mut received = 0;
+    while let Some(frame) =
+        timeout_at(began + patience(received), body.frame()).await.map_err(|_| Answer::too_slow())?
+    {
         let Ok(frame) = frame else {
             return Err(Answer::cut_short());
         };
         let Ok(data) = frame.into_data() else { continue };
-        if whole.len() + first.as_ref().map_or(0, Bytes::len) + data.len() > most {
+        received += data.len();
+        if received > most {
             return Err(Answer::too_large(most));
         }
         // Most bodies come in one piece and need no copy.
@@ -154,6 +166,15 @@ mod tests {
         assert_eq!(depth(b"1"), 0);
         assert_eq!(depth("[".repeat(10_000).as_bytes()), 10_000);
         assert_eq!(depth(b"]]]][["), 2);
+    }
+
+    #[test]
+    fn t073_a_body_earns_its_time_by_coming() {
+        let check = |bytes: usize, seconds: u64| assert_eq!(patience(bytes), Duration::from_secs(seconds), "{bytes}");
+        check(0, 5);
+        check(5 * 1024, 5);
+        check(7 * 1024, 7);
+        check(1 << 20, 15);
     }
 
     #[test]

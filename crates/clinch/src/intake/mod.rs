@@ -8,6 +8,7 @@ mod shared;
 mod source;
 
 use crate::house::House;
+use crate::server::Listener;
 use crate::telemetry::IntakeOutcome;
 use answer::Answer;
 use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
@@ -27,7 +28,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 pub async fn run(
-    listener: TcpListener,
+    socket: TcpListener,
+    listener: Listener,
     house: House,
     shared: Vec<Arc<KeyStore>>,
     credentials: Vec<Option<Credentials>>,
@@ -36,7 +38,7 @@ pub async fn run(
     let pepper = Pepper::new(house.store.pepper());
     let routes = Routes::of(&house, &pepper, &shared, credentials);
     let intake = Arc::new(Intake { routes, pepper, house });
-    crate::server::serve(listener, |peer| Service(intake.clone(), peer), stop).await;
+    crate::server::serve(socket, listener, |peer| Service(intake.clone(), peer), stop).await;
 }
 
 struct Intake {

@@ -22,5 +22,6 @@ mod signatures;
 mod sources;
 mod surfaces;
 mod tidy;
+mod transport;
 mod workers;
 mod world;

@@ -128,6 +128,8 @@ impl World {
             store: None,
             listen: Some(any),
             admin: Some(any),
+            tls: None,
+            admin_tls: None,
             roles,
             grace: PATIENCE,
         }

@@ -35,16 +35,47 @@ const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The ve
 
 pub(super) static SETTINGS: Shape = Shape {
     name: "settings_file",
-    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, shared key stores, and sources.",
+    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, their certificates and bounds, shared key stores, and sources.",
     fields: &[
         VERSION,
         &[
             may("listen", Kind::Address, "Where deliveries come in; 127.0.0.1:7400 if not given."),
             may("admin", Kind::Address, "Console, API, metrics and health; 127.0.0.1:7401 if not given."),
+            may("tls", Kind::Map(&TLS), "Deliveries come in over TLS, with this certificate."),
+            may(
+                "admin_tls",
+                Kind::Map(&TLS),
+                "Console, API, metrics and health are behind TLS, with this certificate.",
+            ),
+            may("connections", Kind::Map(&CONNECTIONS), "How many may be connected to each listener at once."),
             may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
             may("sources", Kind::Named(&SOURCE), "Who sends, by a name that flows say after `source:`."),
         ],
     ],
+    choices: &[],
+};
+
+static TLS: Shape = Shape {
+    name: "tls",
+    doc: "A certificate and its key, from files below the workspace or by a whole path; read again when they change.",
+    fields: &[&[
+        must("cert", Kind::Text, "The certificate and its chain, as PEM."),
+        must("key", Kind::Text, "The private key, as PEM, which others may not read."),
+    ]],
+    choices: &[],
+};
+
+static CONNECTIONS: Shape = Shape {
+    name: "connections",
+    doc: "How many may be connected to each listener at once. Who finds no place is turned away and never waits.",
+    fields: &[&[
+        may("max", Kind::Int { min: 1, max: 1_000_000 }, "All together; 4096 if not given."),
+        may(
+            "per_address",
+            Kind::Int { min: 1, max: 1_000_000 },
+            "From one address; 64 if not given, and then this machine itself is not counted. Behind a proxy, which is one address, as much as `max`.",
+        ),
+    ]],
     choices: &[],
 };
 

@@ -135,7 +135,25 @@ impl Workspace {
 pub struct Settings {
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// Of the intake.
+    pub tls: Option<TlsRule>,
+    pub admin_tls: Option<TlsRule>,
+    pub connections: ConnectionLimits,
     pub kv: Vec<SharedStore>,
+}
+
+/// The files of a certificate and its key, as they are written: below the workspace, unless they begin with `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsRule {
+    pub cert: String,
+    pub key: String,
+}
+
+/// How many may be connected to a listener at once; what is usual where nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    pub all: Option<usize>,
+    pub address: Option<usize>,
 }
 
 /// A Redis that several installations share, to tell each other which keys they have seen: `kv:` of `clinch.yml`.
