@@ -6,12 +6,14 @@ use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
 use crate::secrets::Secrets;
+use crate::senders::{self, Senders};
 use crate::server::tls::{Tls, TlsFiles};
 use crate::server::{Listener, Places};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, server, worker};
 use clinch_core::config::{self, Files, Problem, TlsRule, Workspace};
+use clinch_core::source::Proof;
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{Store, StoreError};
@@ -141,7 +143,9 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         false => Vec::new(),
     };
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
+    let senders = Arc::new(Senders::load(&*store).await?);
     let house = House {
+        senders,
         rejections: Arc::new(rejections),
         store,
         clock,
@@ -290,6 +294,9 @@ impl App {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
         }
+        if doors.intake.is_some() {
+            self.rooms.spawn(senders::run(house.clone()));
+        }
         if let Some(listener) = doors.intake {
             let door = self.listener("intake", doors.tls.intake);
             self.rooms.spawn(intake::run(listener, door, house.clone(), doors.key_stores, doors.credentials));
@@ -417,7 +424,11 @@ impl App {
                 }
             }
             for source in &workspace.sources {
-                let verified = source.proof.as_ref().map_or("anybody may send", |_| source.preset.name);
+                let verified = match source.proof {
+                    None => "anybody may send",
+                    Some(Proof::Sender) => "senders with a token",
+                    Some(Proof::Signature(_)) => source.preset.name,
+                };
                 eprintln!(
                     "  intake   {} {intake}{}  -> source {} ({verified})",
                     source.method.word(),

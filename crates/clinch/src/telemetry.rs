@@ -4,7 +4,9 @@ use crate::masking::rules;
 use clinch_core::attempt::Failure;
 use clinch_core::death::Reason;
 use clinch_core::job::{Change, Ending, Word};
+use clinch_core::sender::NotASender;
 use clinch_core::signature::Refusal;
+use clinch_core::source::Proof;
 use clinch_core::time::Timestamp;
 use clinch_store::Claim;
 use clinch_store::read::{COMMIT_SECONDS, Counts, Health};
@@ -232,6 +234,7 @@ pub struct Metrics {
     pub last_accepted: Family<BySource, Gauge<f64, AtomicU64>>,
     pub intake_rejected: Family<BySourceReason, Counter>,
     pub intake_verified: Family<BySourceSecret, Counter>,
+    pub intake_same_body: Family<BySource, Counter>,
     pub unknown_routes: Counter,
     pub connections: Family<ByListener, Gauge>,
     pub connections_refused: Family<ByListenerReason, Counter>,
@@ -301,7 +304,12 @@ impl Metrics {
             ),
             intake_verified: register!(
                 "intake_verified",
-                "Requests whose signature was right, by the secret that matched",
+                "Requests that were proven, by the secret that matched or the sender whose token it was",
+                Family::default()
+            ),
+            intake_same_body: register!(
+                "intake_same_body",
+                "Events whose body came before under another id that nobody signed",
                 Family::default()
             ),
             unknown_routes: register!(
@@ -374,8 +382,13 @@ impl Metrics {
                 let _ = self.intake_requests.get_or_create(&BySourceOutcome { source: source.clone(), outcome });
             }
         }
-        for source in workspace.sources.iter().filter(|source| source.proof.is_some()) {
-            for reason in Refusal::WORDS {
+        for source in &workspace.sources {
+            let reasons: &[&'static str] = match source.proof {
+                None => &[],
+                Some(Proof::Signature(_)) => &Refusal::WORDS,
+                Some(Proof::Sender) => &NotASender::WORDS,
+            };
+            for reason in reasons.iter().copied() {
                 let labels = BySourceReason { source: (&source.name).into(), reason: reason.into() };
                 let _ = self.intake_rejected.get_or_create(&labels);
             }

@@ -18,6 +18,7 @@ mod replay;
 mod schema;
 mod send;
 mod serve;
+mod token;
 mod verify;
 mod verify_signature;
 mod version;
@@ -120,6 +121,9 @@ enum Command {
     /// Providers whose webhooks are known: how they sign, what recognises an event
     #[command(subcommand)]
     Presets(presets::Presets),
+    /// Tokens that senders of your own prove themselves with
+    #[command(subcommand)]
+    Token(token::Token),
     /// Say whether a webhook's signature is right, and if not, why
     VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
@@ -160,6 +164,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Verify(command) => command.run(globals).await,
         Command::Migrate(command) => command.run(globals).await,
         Command::Presets(command) => command.run(globals),
+        Command::Token(command) => command.run(globals).await,
         Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),

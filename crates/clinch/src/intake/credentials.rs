@@ -2,7 +2,7 @@
 
 use crate::secrets::Secrets;
 use clinch_core::signature::{self, Secret, has_stray_space};
-use clinch_core::source::Source;
+use clinch_core::source::{SignatureRule, Source};
 
 /// What a source's requests are checked with.
 pub struct Credentials {
@@ -12,11 +12,10 @@ pub struct Credentials {
 
 /// The secrets of every source, in the order of the workspace; or which of them cannot be used, and never their value.
 pub fn credentials(sources: &[Source], env: &Secrets) -> Result<Vec<Option<Credentials>>, String> {
-    sources.iter().map(|source| source.proof.as_ref().map(|_| of_source(source, env)).transpose()).collect()
+    sources.iter().map(|source| source.signature().map(|rule| of_source(source, rule, env)).transpose()).collect()
 }
 
-fn of_source(source: &Source, env: &Secrets) -> Result<Credentials, String> {
-    let proof = source.proof.as_ref().expect("only who signs has credentials");
+fn of_source(source: &Source, proof: &SignatureRule, env: &Secrets) -> Result<Credentials, String> {
     let bad = |variable: &str, why: String| format!("source `{}`: {variable}: {why}", source.name);
     let get = |variable: &str| env.get(variable).ok_or_else(|| bad(variable, "it is not set".into()));
     let mut secrets = Vec::new();

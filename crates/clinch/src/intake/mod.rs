@@ -3,6 +3,8 @@
 mod answer;
 mod body;
 mod credentials;
+mod guard;
+mod quota;
 mod route;
 mod shared;
 mod source;
@@ -88,8 +90,9 @@ impl Intake {
     /// The fixed order of checks. Only what passes all of them touches the store, and only a success claims a key.
     async fn take(&self, door: &Door, request: Request<Incoming>) -> Result<Acceptance, Answer> {
         let (head, body) = request.into_parts();
-        body::refuse_encoded(&head.headers)?;
+        body::encoding(&head.headers, false)?;
         let body = body::read(body, &head.headers, door.route.body_bytes_max).await?;
+        body::check_digest(&head.headers, &body)?;
         let body_bytes = body.len();
         let (event, shared) = self.event(door, &head.headers, &body)?;
         // What is no longer needed is not carried through the wait for the disk.
@@ -133,6 +136,7 @@ impl Intake {
             source_event_id: key.unwrap_or_default().into(),
             kind: (&*door.flow).into(),
             tenant,
+            sender: "".into(),
             schema_version: 1,
             mismatch: "".into(),
             trace: TraceId(self.house.clock.random()),

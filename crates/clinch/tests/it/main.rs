@@ -7,6 +7,7 @@ mod cluster_order;
 mod config;
 mod crash;
 mod disk;
+mod doors;
 mod hostile;
 mod intake;
 mod migrate;

@@ -124,7 +124,7 @@ pub(super) static EDGE: &[Field] = &[
     may(
         "verify",
         Kind::Or(&Kind::Verify, &Kind::Map(&HMAC)),
-        "The sender's preset (`clinch presets ls`), `none`, or the settings of an HMAC.",
+        "The sender's preset (`clinch presets ls`), `sender` for tokens of `clinch token new`, `none`, or the settings of an HMAC.",
     ),
     may("secret", Kind::Secret, "What the sender signs with: `${secrets.NAME}`."),
     may(
@@ -156,6 +156,21 @@ pub(super) static EDGE: &[Field] = &[
     may("hash", Kind::List(&Kind::Pointer), "Fields of which a keyed hash is stored."),
     may("headers", Kind::List(&Kind::Text), "The only headers that are stored; the usual ones if not given."),
     may("limits", Kind::Map(&LIMITS), "How much may come."),
+    may(
+        "content",
+        Kind::Choice(&["json", "raw"]),
+        "raw: any bytes, kept as they came; json if not given, or what the preset turns into JSON.",
+    ),
+    may(
+        "accept_encoding",
+        Kind::List(&Kind::Choice(&["gzip"])),
+        "How bodies may be compressed, such as [gzip]; not at all if not given.",
+    ),
+    may(
+        "same_body",
+        Kind::Choice(&["count", "drop"]),
+        "The same body under another id, where the sender does not sign the id: counted, or a duplicate; count if not given.",
+    ),
     may("cloudevents", Kind::Map(&CLOUDEVENTS), "CloudEvents beyond single ones, which are always read."),
 ];
 
@@ -206,6 +221,7 @@ static LIMITS: Shape = Shape {
     doc: "How much may come.",
     fields: &[&[
         may("address", Kind::Rate, "From one address, before anything is verified, such as `100/s`."),
+        may("sender", Kind::Rate, "From each sender, with `verify: sender`, counting only what was verified."),
         may("source", Kind::Rate, "From the source, counting only what was verified."),
         may("mode", Kind::Choice(&["reject", "defer"]), "429, or accepted to be run later; reject if not given."),
     ]],

@@ -1121,7 +1121,7 @@ fn a3_a_source_that_would_prove_nothing_is_refused() {
 fn a3_a_rotation_has_several_secrets_and_dates() {
     let lines = "sources:\n  shop:\n    verify: stripe\n    secrets:\n      - ${secrets.NEW}\n      - {secret: \"${secrets.OLD}\", id: old, not_after: 2026-08-01T00:00:00Z}\n";
     let workspace = loaded(&with(&[("clinch.yml", lines), ("flows/shop.yml", FROM_SHOP)]));
-    let secrets = &workspace.sources[0].proof.as_ref().expect("it signs").secrets;
+    let secrets = &workspace.sources[0].signature().expect("it signs").secrets;
     assert_eq!(secrets.iter().map(|secret| secret.id.as_str()).collect::<Vec<_>>(), ["NEW", "old"]);
     assert!(secrets[0].not_after.is_none() && secrets[1].not_after.is_some());
     let late = lines.replace("2026-08-01T00:00:00Z", "tomorrow");

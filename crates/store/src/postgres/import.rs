@@ -46,7 +46,8 @@ const MOVED_AUDIT: &str = "moved_audit";
 const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
-const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, sender_token";
+const TABLES: &str =
+    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, sender_token";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.

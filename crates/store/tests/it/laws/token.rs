@@ -39,7 +39,8 @@ pub async fn a4_a_token_is_revoked_once_and_that_survives_a_kill(world: World) {
     let (one, other) = (sender(1, later(0), None), sender(2, later(1), None));
     issued(&world, &one).await;
     issued(&world, &other).await;
-    let revoke = async |world: &World, id: TokenId, at| world.revoke(id, record("it leaked", at)).await.expect("answered");
+    let revoke =
+        async |world: &World, id: TokenId, at| world.revoke(id, record("it leaked", at)).await.expect("answered");
     assert_eq!(revoke(&world, one.token, later(5)).await, Revocation::Revoked);
     assert_eq!(revoke(&world, one.token, later(6)).await, Revocation::Before);
     assert_eq!(revoke(&world, TokenId::from_bytes([9; 8]), later(6)).await, Revocation::NotFound);
