@@ -1,5 +1,6 @@
 //! The door of a source, case by case: senders with tokens, limits, and bodies of every kind. The real binary on real sockets.
 
+use crate::cluster::rounds;
 use crate::nodes::{Nodes, shared_postgres};
 use crate::process::{AGAIN, PATIENCE, eventually};
 use crate::sources::{Edge, HUB, STANDARD, flow, github, hex, mac, now};
@@ -8,10 +9,16 @@ use clinch_core::payload::Payload;
 use data_encoding::BASE64;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 /// The command line, on the server with this data directory.
 fn clinch(data_dir: &Path, args: &[&str]) -> Output {
@@ -515,5 +522,81 @@ async fn t075_a_source_has_the_largest_body_that_it_says() {
     let answer = crate::world::raw(address, (head + &pieces.repeat(3)).as_bytes()).await;
     answer.check_problem(413, "too-large");
     assert_eq!(edge.stored().await, 1);
+    edge.server.stop().await;
+}
+
+/// A sender without manners, from an address of its own: half a head, or a body that drips. Cut off, it comes again.
+async fn is_slow(nth: usize, to: SocketAddr, done: CancellationToken) {
+    let beginning: &[u8] = match nth % 2 {
+        0 => b"POST /in/door HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+        _ => b"POST /in/door HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+    };
+    while !done.is_cancelled() {
+        let drips = async {
+            let mut stream = crate::transport::connect_from(&format!("127.0.1.{}", 1 + nth % 32), to).await;
+            stream.write_all(beginning).await?;
+            loop {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                stream.write_all(b"y").await?;
+            }
+        };
+        let cut: Option<std::io::Result<()>> = done.run_until_cancelled(drips).await;
+        assert!(cut.is_none_or(|cut| cut.is_err()));
+    }
+}
+
+/// `CLINCH_TEST_ROUNDS=10` is the full size: 2,000 slow connections and 10,000 bad tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn t074_t081_slow_connections_and_bad_tokens_cost_a_good_sender_nothing() {
+    let (slow, bad) = (200 * rounds(), 1_000 * rounds());
+    let sources = "connections: {per_address: 64}\nsources:\n  door: {verify: sender, limits: {sender: 10000/31d}}\n";
+    let edge = Edge::with(&[("clinch.yml", sources), ("flows/edge.yml", &flow("edge", "  - source: door\n"))]).await;
+    let (good, _) = token(&edge.place.data_dir, "good", &[]);
+    let to: SocketAddr = edge.server.intake.trim_start_matches("http://").parse().unwrap();
+    let done = CancellationToken::new();
+    let mut strangers = JoinSet::new();
+    for nth in 0..slow {
+        strangers.spawn(is_slow(nth, to, done.clone()));
+    }
+    eventually("the slow ones are in", PATIENCE, async || {
+        edge.metric("clinch_connections{listener=\"intake\"}").await as usize >= slow
+    })
+    .await;
+    let forgers = async {
+        let client = reqwest::Client::builder().no_proxy().local_address(Some([127, 0, 0, 3].into())).build().unwrap();
+        let forge = async |nth: usize| {
+            let request = client.post(format!("{}/in/door", edge.server.intake)).bearer_auth(format!("cls_{nth}"));
+            assert_eq!(request.body("{}").send().await.unwrap().status(), 401);
+            // Both sides share this machine: a flood that takes all of it would only tell who is scheduled first.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        stream::iter(0..bad).for_each_concurrent(32, forge).await;
+        done.cancel();
+    };
+    let posts = async {
+        let mut took = Vec::new();
+        while !done.is_cancelled() || took.len() < 100 {
+            let began = Instant::now();
+            let answer = send_as(&edge, &good, &format!("good-{}", took.len())).await;
+            took.push(began.elapsed());
+            assert_eq!(answer.status, 202, "{answer:?}");
+            let left = format!(r#""sender";r={};"#, 10_000 - took.len());
+            assert!(answer.header("ratelimit").unwrap().starts_with(&left), "the quota is its own: {answer:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        took
+    };
+    let (mut took, ()) = tokio::join!(posts, forgers);
+    while let Some(ended) = strangers.join_next().await {
+        ended.unwrap();
+    }
+    took.sort();
+    eprintln!("{} posts, p50 {:?}, p99 {:?}", took.len(), took[took.len() / 2], took[took.len() * 99 / 100]);
+    assert_eq!(
+        edge.metric("clinch_intake_rejected_total{source=\"door\",reason=\"token_malformed\"}").await as usize,
+        bad
+    );
+    assert_eq!(edge.metric("clinch_connections_refused_total{listener=\"intake\",reason=\"full\"}").await, 0);
+    edge.place.drained().await;
     edge.server.stop().await;
 }

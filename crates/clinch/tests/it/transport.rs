@@ -215,7 +215,7 @@ async fn t111_a_key_that_others_may_read_or_that_fits_no_certificate_starts_noth
 }
 
 /// Connects from another address of this machine.
-async fn connect_from(ip: &str, to: SocketAddr) -> TcpStream {
+pub async fn connect_from(ip: &str, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::new(ip.parse().unwrap(), 0)).unwrap();
     socket.connect(to).await.unwrap()

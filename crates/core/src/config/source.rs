@@ -5,7 +5,7 @@ use super::read::{Reader, Spot, word};
 use super::value::{self, Read};
 use super::yaml::Node;
 use crate::flow::{BODY_BYTES_DEFAULT, Method, OnConflict, OnDuplicateOfDead, TypePattern};
-use crate::key::{KeyPart, KeyRule};
+use crate::key::KeyPart;
 use crate::minimise::{BadRules, Minimise, Wanted};
 use crate::signature::handshake::Handshake;
 use crate::signature::presets::{self, Preset};
@@ -341,12 +341,9 @@ fn raw(map: Reader<'_>, preset: &Preset) -> Problems {
         found.push(Problem::error(Code::EitherOr, key.span, said).help("remove it"));
     }
     let rule = map.map("idempotency").unwrap_or(map);
-    let looks = |map: Reader<'_>, name: &str| {
-        let reads = |rule: KeyRule| rule.reads_body();
-        map.must(name, value::key_rule).is_some_and(reads)
-    };
+    let looks = |map: Reader<'_>, name: &str| map.must(name, value::key_rule).is_some_and(|rule| rule.reads_body());
     let reading = [(rule, "key_from"), (map, "tenant_from"), (map, "type_from")];
-    let reading = reading.into_iter().filter(|(map, name)| looks(*map, name)).map(|(map, name)| (map, name));
+    let reading = reading.into_iter().filter(|(map, name)| looks(*map, name));
     let cutting = ["keep", "drop", "hash", "schema", "cloudevents"].into_iter().map(|name| (map, name));
     for (other, _) in reading.chain(cutting).filter_map(|(map, name)| map.node.entry(name)) {
         let said = format!("`{}` looks into the body, and nothing looks into raw bytes", other.text);
