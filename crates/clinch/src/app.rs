@@ -13,7 +13,7 @@ use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, server, worker};
 use clinch_core::config::{self, Files, Problem, TlsRule, Workspace};
-use clinch_core::source::Proof;
+use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{Store, StoreError};
@@ -294,7 +294,8 @@ impl App {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
         }
-        if doors.intake.is_some() {
+        let has_senders = |source: &Source| matches!(source.proof, Some(Proof::Sender));
+        if doors.intake.is_some() && house.versions.workspace.sources.iter().any(has_senders) {
             self.rooms.spawn(senders::run(house.clone()));
         }
         if let Some(listener) = doors.intake {

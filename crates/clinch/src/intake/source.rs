@@ -307,6 +307,13 @@ impl SourceDoor {
             self.metrics.body(body_bytes);
         }
         self.guard_bodies(house, &stored, bodies);
+        if let Some(sender) = proven.sender() {
+            tracing::debug!(
+                source = &*self.name,
+                sender = sender.as_str(),
+                "a request of sender {sender} was accepted"
+            );
+        }
         Ok(Taken::Stored(stored, told))
     }
 

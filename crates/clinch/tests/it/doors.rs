@@ -545,12 +545,13 @@ async fn is_slow(nth: usize, to: SocketAddr, done: CancellationToken) {
     }
 }
 
-/// `CLINCH_TEST_ROUNDS=10` is the full size: 2,000 slow connections and 10,000 bad tokens.
+/// `CLINCH_TEST_ROUNDS=10` is the full size: 2,000 slow connections and 10,000 bad signatures, and as many bad tokens.
 #[tokio::test(flavor = "multi_thread")]
-async fn t074_t081_slow_connections_and_bad_tokens_cost_a_good_sender_nothing() {
+async fn t074_t081_slow_connections_and_bad_signatures_cost_a_good_sender_nothing() {
     let (slow, bad) = (200 * rounds(), 1_000 * rounds());
-    let sources = "connections: {per_address: 64}\nsources:\n  door: {verify: sender, limits: {sender: 10000/31d}}\n";
-    let edge = Edge::with(&[("clinch.yml", sources), ("flows/edge.yml", &flow("edge", "  - source: door\n"))]).await;
+    let sources = "connections: {per_address: 64}\nsources:\n  door: {verify: sender, limits: {sender: 10000/31d}}\n  hub: {verify: github, secret: '${secrets.HUB}', limits: {source: 10/31d}}\n";
+    let triggers = "  - source: door\n  - source: hub\n";
+    let edge = Edge::with(&[("clinch.yml", sources), ("flows/edge.yml", &flow("edge", triggers))]).await;
     let (good, _) = token(&edge.place.data_dir, "good", &[]);
     let to: SocketAddr = edge.server.intake.trim_start_matches("http://").parse().unwrap();
     let done = CancellationToken::new();
@@ -566,6 +567,10 @@ async fn t074_t081_slow_connections_and_bad_tokens_cost_a_good_sender_nothing() 
         let client = reqwest::Client::builder().no_proxy().local_address(Some([127, 0, 0, 3].into())).build().unwrap();
         let forge = async |nth: usize| {
             let request = client.post(format!("{}/in/door", edge.server.intake)).bearer_auth(format!("cls_{nth}"));
+            assert_eq!(request.body("{}").send().await.unwrap().status(), 401);
+            let request =
+                client.post(format!("{}/in/hub", edge.server.intake)).header("x-hub-signature-256", github(""));
+            let request = request.header("x-github-delivery", nth).header("x-github-event", "push");
             assert_eq!(request.body("{}").send().await.unwrap().status(), 401);
             // Both sides share this machine: a flood that takes all of it would only tell who is scheduled first.
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -592,9 +597,15 @@ async fn t074_t081_slow_connections_and_bad_tokens_cost_a_good_sender_nothing() 
     }
     took.sort();
     eprintln!("{} posts, p50 {:?}, p99 {:?}", took.len(), took[took.len() / 2], took[took.len() * 99 / 100]);
-    assert_eq!(
-        edge.metric("clinch_intake_rejected_total{source=\"door\",reason=\"token_malformed\"}").await as usize,
-        bad
+    for (source, reason) in [("door", "token_malformed"), ("hub", "signature_invalid")] {
+        let counted = format!("clinch_intake_rejected_total{{source=\"{source}\",reason=\"{reason}\"}}");
+        assert_eq!(edge.metric(&counted).await as usize, bad);
+    }
+    let headers = [("x-hub-signature-256", &*github("{}")), ("x-github-event", "push"), ("x-github-delivery", "d-1")];
+    let answer = edge.send("/in/hub", &headers, "{}").await;
+    assert!(
+        answer.header("ratelimit").unwrap().starts_with(r#""source";r=9;"#),
+        "the real one is the first: {answer:?}"
     );
     assert_eq!(edge.metric("clinch_connections_refused_total{listener=\"intake\",reason=\"full\"}").await, 0);
     edge.place.drained().await;
