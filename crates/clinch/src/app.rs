@@ -6,10 +6,14 @@ use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
 use crate::secrets::{self, Secrets, Unread};
+use crate::senders::{self, Senders};
+use crate::server::tls::{Tls, TlsFiles};
+use crate::server::{Listener, Places};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, masking, server, worker};
-use clinch_core::config::{self, Files, Problem, Workspace};
+use clinch_core::config::{self, Files, Problem, TlsRule, Workspace};
+use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{Store, StoreError};
@@ -39,6 +43,8 @@ pub struct Options {
     /// Flags win over `clinch.yml`, which wins over the defaults.
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    pub tls: Option<TlsFiles>,
+    pub admin_tls: Option<TlsFiles>,
     pub roles: Roles,
     /// After a stop, jobs under way have this long.
     pub grace: Duration,
@@ -92,6 +98,8 @@ pub enum StartError {
 pub struct App {
     pub intake: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// Whether the intake and the admin listener speak TLS.
+    is_secure: (bool, bool),
     /// The admin token, if this start made it.
     pub new_token: Option<String>,
     pub warnings: Vec<Problem>,
@@ -119,6 +127,11 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         true => Some(bind(options.admin.or(workspace.settings.admin), ADMIN_DEFAULT, "--admin").await?),
         false => None,
     };
+    let settings = &workspace.settings;
+    let tls = Certificates {
+        intake: certificate(&options, options.tls.as_ref(), settings.tls.as_ref())?,
+        admin: certificate(&options, options.admin_tls.as_ref(), settings.admin_tls.as_ref())?,
+    };
     let io = |error: std::io::Error| StartError::Io(error.to_string());
     make_private(&options.data_dir).map_err(io)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
@@ -133,7 +146,9 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         false => Vec::new(),
     };
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
+    let senders = Arc::new(Senders::load(&*store).await?);
     let house = House {
+        senders,
         rejections: Arc::new(rejections),
         store,
         clock,
@@ -143,6 +158,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         stop: CancellationToken::new(),
     };
     let mut app = App {
+        is_secure: (tls.intake.is_some(), tls.admin.is_some()),
         intake: intake.as_ref().and_then(|listener| listener.local_addr().ok()),
         admin: admin.as_ref().and_then(|listener| listener.local_addr().ok()),
         new_token,
@@ -152,7 +168,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         rooms: TaskTracker::new(),
         card: options.data_dir.join("server.json"),
     };
-    let doors = Doors { intake, key_stores, credentials, admin, token };
+    let doors = Doors { intake, key_stores, credentials, admin, token, tls };
     app.open(doors, &options);
     app.leave_card().map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
     Ok(app)
@@ -165,6 +181,29 @@ struct Doors {
     credentials: Vec<Option<Credentials>>,
     admin: Option<TcpListener>,
     token: AdminToken,
+    tls: Certificates,
+}
+
+/// The certificates of the listeners that have one, and where they come from.
+struct Certificates {
+    intake: Option<(Tls, TlsFiles)>,
+    admin: Option<(Tls, TlsFiles)>,
+}
+
+/// Flags win over the workspace, in which files are found below its directory.
+fn certificate(
+    options: &Options,
+    flags: Option<&TlsFiles>,
+    rule: Option<&TlsRule>,
+) -> Result<Option<(Tls, TlsFiles)>, StartError> {
+    let below = |file: &String| options.workspace.join(file);
+    let files = match (flags, rule) {
+        (Some(files), _) => files.clone(),
+        (None, Some(rule)) => TlsFiles { cert: below(&rule.cert), key: below(&rule.key) },
+        (None, None) => return Ok(None),
+    };
+    let tls = Tls::open(&files).map_err(|error| StartError::Workspace(format!("TLS cannot be offered: {error}")))?;
+    Ok(Some((tls, files)))
 }
 
 /// Every secret that this process needs, or the names of those that cannot be had, why, and who needs them.
@@ -260,13 +299,19 @@ impl App {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
         }
+        let has_senders = |source: &Source| matches!(source.proof, Some(Proof::Sender));
+        if doors.intake.is_some() && house.versions.workspace.sources.iter().any(has_senders) {
+            self.rooms.spawn(senders::run(house.clone()));
+        }
         if let Some(listener) = doors.intake {
-            self.rooms.spawn(intake::run(listener, house.clone(), doors.key_stores, doors.credentials));
+            let door = self.listener("intake", doors.tls.intake);
+            self.rooms.spawn(intake::run(listener, door, house.clone(), doors.key_stores, doors.credentials));
         }
         if let Some(listener) = doors.admin {
             let router = api::router(house.clone(), doors.token);
             let service = hyper_util::service::TowerToHyperService::new(router);
-            self.rooms.spawn(server::serve(listener, move |_| service.clone(), house.stop.clone()));
+            let door = self.listener("admin", doors.tls.admin);
+            self.rooms.spawn(server::serve(listener, door, move |_| service.clone(), house.stop.clone()));
         }
         if options.roles.worker {
             let (house, grace) = (house.clone(), options.grace);
@@ -284,14 +329,30 @@ impl App {
         self.rooms.close();
     }
 
+    /// A listener with places of its own, whose certificate is looked after.
+    fn listener(&self, name: &'static str, tls: Option<(Tls, TlsFiles)>) -> Listener {
+        if let Some((tls, files)) = tls.clone() {
+            self.rooms.spawn(tls.keep_fresh(files, self.house.stop.clone()));
+        }
+        let places = Places::new(self.house.versions.workspace.settings.connections);
+        Listener { name, places, tls: tls.map(|(tls, _)| tls), metrics: self.house.metrics.clone() }
+    }
+
+    fn intake_url(&self) -> Option<String> {
+        self.intake.map(|address| url(address, self.is_secure.0))
+    }
+
+    fn admin_url(&self) -> Option<String> {
+        self.admin.map(|address| url(address, self.is_secure.1))
+    }
+
     /// Where the local command line finds us.
     fn leave_card(&self) -> std::io::Result<()> {
-        let url = |address: Option<SocketAddr>| address.map(|address| format!("http://{address}"));
         let routes: Vec<_> = (self.house.versions.workspace.entrances())
             .map(|way| serde_json::json!({"flow": way.to.1, "method": way.method, "path": way.path}))
             .collect();
         let card = serde_json::json!({
-            "intake": url(self.intake), "admin": url(self.admin), "pid": std::process::id(), "routes": routes,
+            "intake": self.intake_url(), "admin": self.admin_url(), "pid": std::process::id(), "routes": routes,
         });
         // Written aside and renamed, so that nobody reads half of it.
         let aside = self.card.with_extension("new");
@@ -325,6 +386,11 @@ impl App {
     }
 }
 
+fn url(address: SocketAddr, is_secure: bool) -> String {
+    let scheme = if is_secure { "https" } else { "http" };
+    format!("{scheme}://{address}")
+}
+
 /// Runs until a signal or a store that failed for good.
 pub async fn serve(options: Options) -> Result<(), StartError> {
     let grace = options.grace;
@@ -350,16 +416,16 @@ impl App {
     fn greet(&self) {
         let workspace = &self.house.versions.workspace;
         eprintln!("clinch {}  workspace {}", env!("CARGO_PKG_VERSION"), self.files.version());
-        if let Some(intake) = self.intake {
+        if let Some(intake) = self.intake_url() {
             for entrance in workspace.entrances() {
                 let (kind, name) = entrance.to;
                 let verified = entrance.verify.map_or_else(|| format!("{RED}anybody may send{RED:#}"), String::from);
                 let (method, path) = (entrance.method, entrance.path);
-                anstream::eprintln!("  intake   {method} http://{intake}{path}  -> {kind} {name} ({verified})");
+                anstream::eprintln!("  intake   {method} {intake}{path}  -> {kind} {name} ({verified})");
             }
         }
-        if let Some(admin) = self.admin {
-            eprintln!("  admin    http://{admin}/api/v1   metrics /metrics   health /healthz /readyz");
+        if let Some(admin) = self.admin_url() {
+            eprintln!("  admin    {admin}/api/v1   metrics /metrics   health /healthz /readyz");
         }
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");

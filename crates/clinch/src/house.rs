@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::rejections::Rejections;
 use crate::secrets::Secrets;
+use crate::senders::Senders;
 use crate::telemetry::Metrics;
 use crate::workspace::Versions;
 use clinch_store::{Store, StoreError};
@@ -18,6 +19,7 @@ pub struct House {
     pub versions: Arc<Versions>,
     pub secrets: Arc<Secrets>,
     pub rejections: Arc<Rejections>,
+    pub senders: Arc<Senders>,
     /// Cancelled when the house is to be left: nothing new is begun.
     pub stop: CancellationToken,
 }

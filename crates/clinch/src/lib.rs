@@ -14,6 +14,7 @@ pub mod keeper;
 pub mod masking;
 pub mod rejections;
 pub mod secrets;
+pub mod senders;
 pub mod server;
 pub mod telemetry;
 pub mod worker;

@@ -4,7 +4,9 @@ use crate::masking::rules;
 use clinch_core::attempt::Failure;
 use clinch_core::death::Reason;
 use clinch_core::job::{Change, Ending, Word};
+use clinch_core::sender::NotASender;
 use clinch_core::signature::Refusal;
+use clinch_core::source::Proof;
 use clinch_core::time::Timestamp;
 use clinch_store::Claim;
 use clinch_store::read::{COMMIT_SECONDS, Counts, Health};
@@ -99,6 +101,8 @@ labels! {
     ByOutcome { outcome }
     ByKind { kind }
     ByState { state }
+    ByListener { listener }
+    ByListenerReason { listener, reason }
     Build { version }
     Config { version }
 }
@@ -158,6 +162,10 @@ impl IntakeOutcome {
         }
     }
 }
+
+const LISTENERS: [&str; 2] = ["intake", "admin"];
+/// Why a connection is turned away.
+const REFUSED: [&str; 3] = ["full", "address", "handshake"];
 
 /// What a key store that installations share had to say, or could not be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +234,10 @@ pub struct Metrics {
     pub last_accepted: Family<BySource, Gauge<f64, AtomicU64>>,
     pub intake_rejected: Family<BySourceReason, Counter>,
     pub intake_verified: Family<BySourceSecret, Counter>,
+    pub intake_same_body: Family<BySource, Counter>,
     pub unknown_routes: Counter,
+    pub connections: Family<ByListener, Gauge>,
+    pub connections_refused: Family<ByListenerReason, Counter>,
     pub short_circuits: Family<ByLayerFlow, Counter>,
     pub shared_keys: Family<ByStoreOutcome, Counter>,
     pub finished: Family<ByFlowOutcome, Counter>,
@@ -293,13 +304,24 @@ impl Metrics {
             ),
             intake_verified: register!(
                 "intake_verified",
-                "Requests whose signature was right, by the secret that matched",
+                "Requests that were proven, by the secret that matched or the sender whose token it was",
+                Family::default()
+            ),
+            intake_same_body: register!(
+                "intake_same_body",
+                "Events whose body came before under another id that nobody signed",
                 Family::default()
             ),
             unknown_routes: register!(
                 "intake_unknown_routes",
                 "Requests for paths that no flow has",
                 Counter::default()
+            ),
+            connections: register!("connections", "Connections that are open now", Family::default()),
+            connections_refused: register!(
+                "connections_refused",
+                "Connections that were turned away: no place for anybody, none for their address, no TLS handshake",
+                Family::default()
             ),
             short_circuits: register!("dedup_short_circuits", "Work that was not repeated", Family::default()),
             shared_keys: register!(
@@ -360,8 +382,13 @@ impl Metrics {
                 let _ = self.intake_requests.get_or_create(&BySourceOutcome { source: source.clone(), outcome });
             }
         }
-        for source in workspace.sources.iter().filter(|source| source.proof.is_some()) {
-            for reason in Refusal::WORDS {
+        for source in &workspace.sources {
+            let reasons: &[&'static str] = match source.proof {
+                None => &[],
+                Some(Proof::Signature(_)) => &Refusal::WORDS,
+                Some(Proof::Sender) => &NotASender::WORDS,
+            };
+            for reason in reasons.iter().copied() {
                 let labels = BySourceReason { source: (&source.name).into(), reason: reason.into() };
                 let _ = self.intake_rejected.get_or_create(&labels);
             }
@@ -379,6 +406,12 @@ impl Metrics {
                     self.dead_entered.get_or_create(&ByFlowReason { flow: name.clone(), reason: reason.word().into() });
             }
             let _ = self.lease_expirations.get_or_create(&ByFlow { flow: name });
+        }
+        for (listener, reason) in
+            LISTENERS.into_iter().flat_map(|listener| REFUSED.into_iter().map(move |reason| (listener, reason)))
+        {
+            let labels = ByListenerReason { listener: listener.into(), reason: reason.into() };
+            let _ = self.connections_refused.get_or_create(&labels);
         }
         for outcome in ["performed", "already_done", "not_done", "unknown"] {
             let _ = self.effects.get_or_create(&ByOutcome { outcome: outcome.into() });

@@ -4,7 +4,7 @@
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
 //! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect`
 //! (the ledger's nouns), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
-//! workspace out). At the edge: `source` (what becomes an event), `signature` (who sent this), `form` and `cloudevents` (how
+//! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
 //! people see of it).
 
@@ -28,6 +28,7 @@ pub mod pointer;
 mod raw;
 pub mod retry;
 pub mod schema;
+pub mod sender;
 pub mod signature;
 pub mod source;
 pub mod term;

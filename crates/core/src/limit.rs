@@ -231,6 +231,27 @@ impl Pace {
     }
 }
 
+/// A pace for each of many. Who does not wait for a turn need not be remembered for long.
+#[derive(Debug)]
+pub struct Paces<K> {
+    rate: Rate,
+    keys_max: NonZeroUsize,
+    paces: HashMap<K, Pace>,
+}
+
+impl<K: Clone + Eq + Hash> Paces<K> {
+    pub fn new(rate: Rate, keys_max: NonZeroUsize) -> Self {
+        Paces { rate, keys_max, paces: HashMap::new() }
+    }
+
+    pub fn run_at(&mut self, key: &K, now: Timestamp) -> Timestamp {
+        if self.paces.len() >= self.keys_max.get() && !self.paces.contains_key(key) {
+            self.paces.retain(|_, pace| pace.last > now);
+        }
+        self.paces.entry(key.clone()).or_insert_with(|| Pace::new(self.rate)).run_at(now)
+    }
+}
+
 /// One limit for each of many: senders, addresses. Holds at most `keys_max` of them.
 ///
 /// A bucket that is full again is as good as none, so a newcomer takes the place of the one that is fullest. Only when
@@ -331,6 +352,17 @@ mod tests {
         assert_eq!(turns, [at(0), at(0), at(500), at(1000), at(1500), at(2000)]);
         assert_eq!(pace.run_at(at(1900)), at(2500), "nobody passes who waits");
         assert_eq!(pace.run_at(at(9000)), at(9000));
+    }
+
+    #[test]
+    fn a4_each_has_a_pace_of_its_own_and_who_waits_is_never_forgotten() {
+        let mut paces = Paces::new(rate("1/s"), NonZeroUsize::new(2).expect("2"));
+        let turns: Vec<Timestamp> = (0..3).map(|_| paces.run_at(&"a", at(0))).collect();
+        assert_eq!(turns, [at(0), at(1000), at(2000)]);
+        assert_eq!(paces.run_at(&"b", at(0)), at(0));
+        assert_eq!(paces.run_at(&"c", at(0)), at(0));
+        assert_eq!(paces.run_at(&"a", at(0)), at(3000));
+        assert_eq!(paces.paces.len(), 2, "b did not wait and was forgotten");
     }
 
     fn taken(remaining: u32, reset: u64) -> Take {

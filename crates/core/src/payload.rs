@@ -21,6 +21,8 @@ pub struct About<'a> {
     pub source_event_id: Cow<'a, str>,
     pub kind: Cow<'a, str>,
     pub tenant: Cow<'a, str>,
+    /// Whose token it came with; empty where senders have none.
+    pub sender: Cow<'a, str>,
     pub schema_version: u32,
     /// Which places of it break which rules of its schema; empty when none do. Names no value.
     pub mismatch: Cow<'a, str>,
@@ -71,11 +73,11 @@ impl About<'_> {
     pub fn encode(&self, body: &[u8]) -> Bytes {
         let headers: usize = self.headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
         let keys: usize = self.job_keys.iter().map(|key| 4 + key.len()).sum();
-        let names = [&self.source, &self.source_event_id, &self.kind, &self.tenant, &self.mismatch];
-        let names: usize = names.iter().map(|text| text.len()).sum();
-        let mut blob = BytesMut::with_capacity(64 + names + keys + headers + body.len());
+        let names = [&self.source, &self.source_event_id, &self.kind, &self.tenant, &self.sender, &self.mismatch];
+        let names_bytes: usize = names.iter().map(|text| text.len()).sum();
+        let mut blob = BytesMut::with_capacity(64 + names_bytes + keys + headers + body.len());
         blob.put_u8(FORMAT);
-        for text in [&self.source, &self.source_event_id, &self.kind, &self.tenant, &self.mismatch] {
+        for text in names {
             put_text(&mut blob, text);
         }
         blob.put_u32(self.schema_version);
@@ -144,6 +146,7 @@ impl Payload {
             source_event_id: reader.text()?.into(),
             kind: reader.text()?.into(),
             tenant: reader.text()?.into(),
+            sender: reader.text()?.into(),
             mismatch: reader.text()?.into(),
             schema_version: reader.number()?,
             trace: TraceId(u128::from_be_bytes(reader.take(16)?.try_into().expect("sixteen bytes"))),
@@ -165,6 +168,7 @@ mod tests {
             source_event_id: "evt_123".into(),
             kind: "contact-intake".into(),
             tenant: TENANT_DEFAULT.into(),
+            sender: "shop-1".into(),
             schema_version: 1,
             mismatch: "/id breaks type".into(),
             trace: TraceId(u128::MAX - 1),

@@ -44,11 +44,43 @@ pub struct Source {
     pub minimise: Minimise,
     pub cloudevents: CloudEvents,
     pub limits: LimitRule,
+    pub content: Content,
+    /// Whether bodies may come in gzip.
+    pub takes_gzip: bool,
+    /// `None`: what recognises an event is signed, or is no id.
+    pub same_body: Option<SameBody>,
+}
+
+/// What a body is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// What the sender's preset says: JSON, or what becomes JSON.
+    #[default]
+    Preset,
+    /// Any bytes. Nothing looks into them.
+    Raw,
+}
+
+/// What is done about the same body under another id, where the id is not signed: whoever captured a delivery can write
+/// another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameBody {
+    /// It is an event, and counted.
+    Count,
+    /// It is a duplicate of the first.
+    Drop,
 }
 
 /// How a sender is recognised.
 #[derive(Clone, Debug)]
-pub struct Proof {
+pub enum Proof {
+    Signature(Box<SignatureRule>),
+    /// By a token that was made here (`clinch token new`), which says who it is.
+    Sender,
+}
+
+#[derive(Clone, Debug)]
+pub struct SignatureRule {
     pub scheme: Scheme,
     pub secrets: Vec<SecretRule>,
     /// The address that the sender calls, where it signs it.
@@ -131,6 +163,8 @@ pub struct CloudEvents {
 pub struct LimitRule {
     /// For each address, before anything is verified.
     pub address: Option<Rate>,
+    /// For each sender, counting only what was verified.
+    pub sender: Option<Rate>,
     /// For the source as a whole, counting only what was verified.
     pub source: Option<Rate>,
     pub mode: LimitMode,
@@ -194,11 +228,17 @@ impl key::Delivery for Look<'_> {
 }
 
 impl Source {
+    pub fn signature(&self) -> Option<&SignatureRule> {
+        match &self.proof {
+            Some(Proof::Signature(rule)) => Some(rule),
+            Some(Proof::Sender) | None => None,
+        }
+    }
+
     /// Every variable that must be set.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
-        let proof = self.proof.iter();
-        proof
-            .flat_map(|proof| proof.secrets.iter().map(|secret| &*secret.variable).chain(proof.verify_token.as_deref()))
+        let rule = self.signature().into_iter();
+        rule.flat_map(|proof| proof.secrets.iter().map(|secret| &*secret.variable).chain(proof.verify_token.as_deref()))
     }
 
     /// Whether the key may be written down as it is: not if it was read from what is dropped or hashed.
@@ -223,6 +263,9 @@ impl Source {
     /// The events in a request that was proven.
     pub fn events<'a>(&self, request: &Request<'a>) -> Result<Vec<Arrived<'a>>, Unfit> {
         let batches = if self.cloudevents.batches { Batches::Accepted } else { Batches::Refused };
+        if self.content == Content::Raw {
+            return Ok(vec![self.arrived(request, Raw::of_preset(self.preset.bytes(request)))?]);
+        }
         let cloud = if self.preset.family.is_empty() { cloudevents::read(request, batches)? } else { None };
         let events: Vec<Raw<'a>> = match cloud {
             Some(events) => events.into_iter().map(Raw::of_cloud).collect::<Result<_, _>>()?,
@@ -237,6 +280,7 @@ impl Source {
     fn arrived<'a>(&self, request: &Request<'a>, event: Raw<'a>) -> Result<Arrived<'a>, Unfit> {
         let look = Look { headers: request.headers, value: &event.value };
         let key = match &self.keys.rule {
+            _ if self.same_body == Some(SameBody::Drop) => Some(presets::body_hash(&event.body)),
             None => Some(event.key.ok_or_else(|| self.preset.no_id())?),
             Some(rule) => match key::find(rule, &look) {
                 Ok(key) => Some(key),
@@ -337,6 +381,9 @@ mod tests {
             minimise: Minimise::default(),
             cloudevents: CloudEvents::default(),
             limits: LimitRule::default(),
+            content: Content::Preset,
+            takes_gzip: false,
+            same_body: None,
         }
     }
 
@@ -401,6 +448,35 @@ mod tests {
         let asked = Source { cloudevents: CloudEvents { batches: true, origins: vec![] }, ..source("hmac") };
         assert_eq!(events(&asked, &batch, &two).map(|events| events.len()), Ok(2));
         assert_eq!(one(&source("stripe"), &structured, r#"{"id":"evt_1","type":"a.b"}"#).1, "stripe.a.b");
+    }
+
+    #[test]
+    fn t031_raw_bytes_are_one_event_whatever_they_are() {
+        let raw = Source { content: Content::Raw, ..source("hmac") };
+        let headers: Vec<(&str, &[u8])> = vec![("content-type", b"application/cloudevents+json")];
+        let request = Request { method: "POST", url: "", headers: &headers, body: b"\xff\xfe{" };
+        let event = raw.events(&request).expect("an event").remove(0);
+        assert_eq!((&*event.body, &event.value, event.kind.as_str()), (&b"\xff\xfe{"[..], &Value::Null, "shop"));
+        assert_eq!(event.key, Some(presets::body_hash(b"\xff\xfe{")));
+        let headers: Vec<(&str, &[u8])> = vec![("idempotency-key", b"k-1")];
+        let event = raw.events(&Request { headers: &headers, ..request }).expect("an event").remove(0);
+        assert_eq!(event.key.as_deref(), Some("k-1"));
+    }
+
+    #[test]
+    fn t056_where_the_same_body_is_dropped_it_is_known_by_itself() {
+        let hub = source("github");
+        let guarded = Source { same_body: Some(SameBody::Drop), ..source("github") };
+        let key = |source: &Source, delivery: &str, body: &[u8]| {
+            let headers: Vec<(&str, &[u8])> = vec![("x-github-delivery", delivery.as_bytes())];
+            let request = Request { method: "POST", url: "", headers: &headers, body };
+            let event = source.events(&request).expect("an event").remove(0);
+            assert_eq!(event.id, delivery, "what the sender calls it is still told");
+            event.key
+        };
+        assert_ne!(key(&hub, "d-1", b"{}"), key(&hub, "d-2", b"{}"));
+        assert_eq!(key(&guarded, "d-1", b"{}"), key(&guarded, "d-2", b"{}"));
+        assert_ne!(key(&guarded, "d-1", b"{}"), key(&guarded, "d-1", b"[]"));
     }
 
     #[test]

@@ -19,6 +19,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
 use clinch_core::key::{DedupKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
@@ -30,6 +31,10 @@ pub use read::Read;
 pub const LIVE_JOBS_MAX: usize = 2_000_000;
 /// At most this many verbs may wait for the writer; beyond it acceptance is refused.
 pub const VERBS_PENDING_MAX: usize = 65_536;
+/// At most this many tokens of senders are kept.
+pub const TOKENS_MAX: i64 = 10_000;
+/// A token is on the list for so long after its end: by then no node's clock takes it for a live one.
+pub const TOKEN_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// Later deliveries of one key that are kept one by one; the last row counts the rest.
 pub const DELIVERIES_KEPT_MAX: i64 = 100;
 
@@ -251,6 +256,29 @@ pub enum Revived {
     NotFound,
 }
 
+/// Who does something to the store as an operator, and why: kept on record.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub actor: String,
+    pub reason: String,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Issued {
+    Issued,
+    /// As many are kept as may be.
+    TooMany,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revocation {
+    Revoked,
+    /// It was revoked before; nothing was changed.
+    Before,
+    NotFound,
+}
+
 /// How long rows are kept, by queue; what has no rule is kept for `default`.
 #[derive(Clone, Debug, Default)]
 pub struct Retention {
@@ -290,6 +318,10 @@ pub trait Store: Read {
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>>;
     /// Takes a job out of the dead letters, with a reason, on record.
     async fn revive(&self, ask: ReviveAsk) -> Result<Revived>;
+    /// Puts a sender's token on the list of those that were made, on record.
+    async fn issue(&self, token: Sender, record: Record) -> Result<Issued>;
+    /// Ends a sender's token for good, on record.
+    async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation>;
     /// Makes a workspace known and gives it its number.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.

@@ -129,7 +129,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     let (event, audit) = match after {
         Some(after) => after,
         None => {
-            target.begin(source.boot(), &source.versions()?).await?;
+            target.begin(source.boot(), &source.versions()?, &source.tokens()?).await?;
             (0, 0)
         }
     };

@@ -8,6 +8,7 @@ use clinch_core::effect::Effect;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::DedupKey;
+use clinch_core::sender::Sender;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,13 @@ pub struct AuditRow {
     pub job: Option<JobId>,
     pub reason: String,
     pub detail: String,
+}
+
+/// A sender's token that was made: what it says, without what proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRow {
+    pub sender: Sender,
+    pub revoked_at: Option<Timestamp>,
 }
 
 /// Everything about one job.
@@ -166,6 +174,8 @@ pub trait Read: Send + Sync {
     async fn latencies(&self, since: Timestamp) -> Result<Latencies>;
     async fn version_files(&self, version: VersionId) -> Result<Option<String>>;
     async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>>;
+    /// Tokens of senders, the newest first.
+    async fn tokens(&self) -> Result<Vec<TokenRow>>;
     /// Versions that unfinished jobs still run.
     fn live_versions(&self) -> Vec<VersionId>;
     async fn counts(&self) -> Result<Counts>;

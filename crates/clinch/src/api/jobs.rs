@@ -16,11 +16,12 @@ use clinch_core::job::Word;
 use clinch_core::payload::Payload;
 use clinch_store::read::{JobFilter, JobPage, JobStory};
 use clinch_store::{ReviveAsk, Revived, UnknownRuling};
+use serde::de::DeserializeOwned;
 
 const ROWS_DEFAULT: usize = 50;
 const REASON_CHARS_MAX: usize = 500;
 /// There is one token, so there is one actor.
-const ACTOR: &str = "admin-token";
+pub const ACTOR: &str = "admin-token";
 
 /// What a list can be narrowed by; `jobs` adds the state.
 pub const FILTERS: &[&str] = &["flow", "queue", "reason", "before", "limit"];
@@ -114,16 +115,30 @@ pub async fn replay(
 }
 
 fn read_ask(body: Result<Bytes, BytesRejection>) -> Result<ReplayAsk, Problem> {
+    let mut ask: ReplayAsk = read_body(body)?;
+    ask.reason = reason(&ask.reason, 1)?;
+    Ok(ask)
+}
+
+/// A command, as JSON.
+pub fn read_body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
     let body = body.map_err(|refused| match refused.status() {
         axum::http::StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(),
         _ => Problem::bad_body(refused.body_text()),
     })?;
-    let mut ask: ReplayAsk = serde_json::from_slice(&body).map_err(|error| Problem::bad_body(format!("{error}.")))?;
+    serde_json::from_slice(&body).map_err(|error| Problem::bad_body(format!("{error}.")))
+}
+
+/// Why somebody does something, of a length that can be kept on record.
+pub fn reason(text: &str, chars_min: usize) -> Result<String, Problem> {
     // It is kept for long, and beside the payload, which can be forgotten: nobody's address belongs into it.
-    ask.reason = rules().text(ask.reason.trim());
-    match ask.reason.chars().count() {
-        1..=REASON_CHARS_MAX => Ok(ask),
-        _ => Err(Problem::bad_body(format!("reason: write 1 to {REASON_CHARS_MAX} characters; it is kept on record."))),
+    let reason = rules().text(text.trim());
+    match (chars_min..=REASON_CHARS_MAX).contains(&reason.chars().count()) {
+        true => Ok(reason),
+        false => {
+            let said = format!("reason: write {chars_min} to {REASON_CHARS_MAX} characters; it is kept on record.");
+            Err(Problem::bad_body(said))
+        }
     }
 }
 
@@ -147,6 +162,7 @@ fn told(story: &JobStory) -> JobShow {
             source_event_id: rules().text(&payload.about.source_event_id),
             kind: payload.about.kind.to_string(),
             tenant: rules().text(&payload.about.tenant),
+            sender: Some(payload.about.sender.to_string()).filter(|sender| !sender.is_empty()),
             schema_version: payload.about.schema_version,
             trace_id: payload.about.trace.to_string(),
             received_at: Moment(story.row.received_at),

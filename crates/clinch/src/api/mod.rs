@@ -13,6 +13,7 @@ mod problem;
 mod query;
 pub mod shapes;
 mod sources;
+mod tokens;
 
 pub use auth::AdminToken;
 
@@ -43,6 +44,8 @@ pub fn router(house: House, token: AdminToken) -> Router {
         .route("/api/v1/audit", get(audit::list))
         .route("/api/v1/sources", get(sources::list))
         .route("/api/v1/sources/{name}/rejections", get(sources::rejections))
+        .route("/api/v1/tokens", get(tokens::list).post(tokens::make))
+        .route("/api/v1/tokens/{id}/revoke", post(tokens::revoke))
         // Only the routes above this line need the token.
         .route_layer(from_fn_with_state(token, auth::require))
         .route("/healthz", get(health::alive))

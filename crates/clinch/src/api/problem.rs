@@ -58,6 +58,10 @@ impl Problem {
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "CL0506", "method-not-allowed", title, detail)
     }
 
+    pub fn full(detail: String) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "CL0511", "full", "There is no room for another", detail)
+    }
+
     /// Only a person can say what becomes of these steps.
     pub fn needs_ruling(steps: Vec<String>) -> Problem {
         let detail = format!(

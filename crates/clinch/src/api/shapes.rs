@@ -122,6 +122,9 @@ pub struct Event {
     #[serde(rename = "type")]
     pub kind: String,
     pub tenant: String,
+    /// Whose token it came with, where senders have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sender: Option<String>,
     #[serde(default = "one")]
     pub schema_version: u32,
     pub trace_id: String,
@@ -252,6 +255,62 @@ pub struct SourceNow {
     pub verify: String,
     /// How many secrets it accepts.
     pub secrets: usize,
+}
+
+/// `clinch.tokens.list/v1`: tokens of senders, the newest first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TokenList {
+    pub schema: String,
+    pub tokens: Vec<Token>,
+}
+
+/// A sender's token without what proves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    pub id: String,
+    pub sender: String,
+    /// live, expired or revoked
+    pub state: String,
+    pub issued_at: Moment,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Moment>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked_at: Option<Moment>,
+}
+
+/// What is asked for when a token is made.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenAsk {
+    pub sender: String,
+    /// How long it counts, such as `90d`; until it is revoked if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<String>,
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// `clinch.tokens.new/v1`: the only time that its text is told.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct TokenMade {
+    pub schema: String,
+    pub text: String,
+    pub token: Token,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RevokeAsk {
+    pub reason: String,
+}
+
+/// `clinch.tokens.revoke/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TokenRevoked {
+    pub schema: String,
+    pub id: String,
+    /// Whether it was live until now.
+    pub revoked: bool,
 }
 
 /// `clinch.sources.rejections/v1`: what this node refused since it started, the newest first.

@@ -188,7 +188,8 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             1 => String::new(),
             version => format!("   schema version {version}"),
         };
-        fact("source", format!("{}{version}", clean(&event.source)));
+        let sender = event.sender.as_ref().map_or_else(String::new, |sender| format!("   sender {}", clean(sender)));
+        fact("source", format!("{}{sender}{version}", clean(&event.source)));
         fact("trace", event.trace_id.clone());
         if !event.source_event_id.is_empty() {
             let until = told.key_until.map_or_else(String::new, |until| format!("   kept until {}", until.0));

@@ -19,6 +19,7 @@ mod schema;
 mod send;
 mod serve;
 mod sources;
+mod token;
 mod verify;
 mod verify_signature;
 mod version;
@@ -124,6 +125,9 @@ enum Command {
     /// Providers whose webhooks are known: how they sign, what recognises an event
     #[command(subcommand)]
     Presets(presets::Presets),
+    /// Tokens that senders of your own prove themselves with
+    #[command(subcommand)]
+    Token(token::Token),
     /// Say whether a webhook's signature is right, and if not, why
     VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
@@ -165,6 +169,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Migrate(command) => command.run(globals).await,
         Command::Sources(command) => command.run(globals).await,
         Command::Presets(command) => command.run(globals),
+        Command::Token(command) => command.run(globals).await,
         Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),

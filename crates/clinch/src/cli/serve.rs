@@ -4,6 +4,7 @@ use super::exit::{Exit, Failure};
 use super::problems::Problems;
 use super::{Globals, render};
 use crate::app::{self, Options, Roles, StartError};
+use crate::server::tls::TlsFiles;
 use crate::telemetry::{LogFormat, start_logging};
 use clap::Args;
 use clinch_core::time::parse_duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 Examples:
   clinch serve                                        the workspace in this directory, data in .clinch
   clinch serve --workspace /etc/clinch --data-dir /var/lib/clinch --listen 0.0.0.0:7400
+  clinch serve --listen 0.0.0.0:443 --tls-cert /etc/clinch/tls.crt --tls-key /etc/clinch/tls.key
   clinch serve --log json --grace 60s
 
 Intake is public, admin is private: keep --admin on an address that only you can reach.
@@ -34,6 +36,18 @@ pub struct Serve {
     /// The address of API, metrics and health (default 127.0.0.1:7401)
     #[arg(long, env = "CLINCH_ADMIN", value_name = "ADDR")]
     admin: Option<SocketAddr>,
+    /// The certificate of the intake and its chain, as PEM; read again when it changes and on SIGHUP
+    #[arg(long, env = "CLINCH_TLS_CERT", requires = "tls_key", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, as PEM, which others may not read
+    #[arg(long, env = "CLINCH_TLS_KEY", requires = "tls_cert", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// The certificate of the admin address
+    #[arg(long, env = "CLINCH_ADMIN_TLS_CERT", requires = "admin_tls_key", value_name = "FILE")]
+    admin_tls_cert: Option<PathBuf>,
+    /// The private key of that certificate
+    #[arg(long, env = "CLINCH_ADMIN_TLS_KEY", requires = "admin_tls_cert", value_name = "FILE")]
+    admin_tls_key: Option<PathBuf>,
     /// What this process does
     #[arg(long, env = "CLINCH_ROLES", default_value = "intake,worker,keeper,admin", value_name = "ROLES")]
     roles: Roles,
@@ -53,6 +67,10 @@ fn keep_memory_from_disk() {
     }
 }
 
+fn files(cert: Option<PathBuf>, key: Option<PathBuf>) -> Option<TlsFiles> {
+    Some(TlsFiles { cert: cert?, key: key? })
+}
+
 impl Serve {
     pub async fn run(self, globals: &Globals) -> Result<Exit, Failure> {
         start_logging(self.log);
@@ -63,6 +81,8 @@ impl Serve {
             store: self.store,
             listen: self.listen,
             admin: self.admin,
+            tls: files(self.tls_cert, self.tls_key),
+            admin_tls: files(self.admin_tls_cert, self.admin_tls_key),
             roles: self.roles,
             grace: self.grace,
         };

@@ -74,6 +74,8 @@ async fn start(directory: &Path) -> Result<App, String> {
         store: None,
         listen: None,
         admin: None,
+        tls: None,
+        admin_tls: None,
         roles: Roles::ALL,
         grace: Duration::from_secs(5),
     };

@@ -1,11 +1,13 @@
 //! What a caller gets: the first answer, the same again, or a problem (RFC 9457) that says what to do.
 
+use super::quota::{Beyond, Told};
 use crate::telemetry::IntakeOutcome;
 use bytes::Bytes;
 use clinch_core::key::NoKey;
 use clinch_core::limit::retry_after_seconds;
 use clinch_core::minimise::NotMinimised;
 use clinch_core::schema::Mismatches;
+use clinch_core::signature::digest::BadDigest;
 use clinch_core::signature::{self, handshake};
 use clinch_core::source::Unfit;
 use clinch_store::{Accepted, StoreError};
@@ -23,6 +25,8 @@ pub enum Answer {
         body: Bytes,
         status: u16,
         replayed: bool,
+        /// For who is known.
+        quota: Option<Box<Told>>,
     },
     /// To a question that a provider asks; nothing was stored.
     Handshake(handshake::Answer),
@@ -36,10 +40,12 @@ pub struct Problem {
     status: StatusCode,
     outcome: IntakeOutcome,
     slug: &'static str,
+    /// Its type, where one is registered for it; else it follows from the slug.
+    registered: Option<&'static str>,
     title: &'static str,
     detail: String,
     /// Members of this kind of problem.
-    more: Vec<(&'static str, String)>,
+    more: Vec<(&'static str, serde_json::Value)>,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether the connection can be used again after it.
     close: bool,
@@ -47,7 +53,7 @@ pub struct Problem {
 
 fn success(first: &Accepted, replayed: bool) -> Answer {
     let body = format!(r#"{{"event_id":"{}","job_id":"{}","status":"accepted"}}"#, first.event, first.job);
-    Answer::Success { body: body.into(), status: first.status, replayed }
+    Answer::Success { body: body.into(), status: first.status, replayed, quota: None }
 }
 
 fn problem(
@@ -57,11 +63,43 @@ fn problem(
     title: &'static str,
     detail: String,
 ) -> Problem {
-    Problem { status, outcome, slug, title, detail, more: Vec::new(), headers: Vec::new(), close: false }
+    Problem {
+        status,
+        outcome,
+        slug,
+        registered: None,
+        title,
+        detail,
+        more: Vec::new(),
+        headers: Vec::new(),
+        close: false,
+    }
 }
 
 fn malformed(slug: &'static str, title: &'static str, detail: String) -> Problem {
     problem(StatusCode::BAD_REQUEST, IntakeOutcome::Malformed, slug, title, detail)
+}
+
+/// The type that is registered for it.
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+fn too_many(wait: Duration, dice: f64) -> Problem {
+    let seconds = retry_after_seconds(wait, dice);
+    let detail = format!("More came than is taken here. Send it again in {seconds} s.");
+    let title = "Too many requests";
+    let mut many = problem(StatusCode::TOO_MANY_REQUESTS, IntakeOutcome::Limited, "rate-limited", title, detail);
+    many.registered = Some(QUOTA_EXCEEDED);
+    many.headers.push((hyper::header::RETRY_AFTER, HeaderValue::from(seconds)));
+    many
+}
+
+impl Told {
+    fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+        let pairs = [("ratelimit-policy", &self.policy), ("ratelimit", &self.left)];
+        pairs
+            .into_iter()
+            .filter_map(|(name, value)| Some((HeaderName::from_static(name), HeaderValue::from_str(value).ok()?)))
+    }
 }
 
 fn not_now(slug: &'static str, detail: String) -> Answer {
@@ -92,12 +130,12 @@ impl Answer {
         let event = |first: &&Accepted| format!(r#"{{"event_id":"{}","job_id":"{}"}}"#, first.event, first.job);
         let events: Vec<String> = firsts.iter().map(event).collect();
         let body = format!(r#"{{"events":[{}],"status":"accepted"}}"#, events.join(","));
-        Answer::Success { body: body.into(), status, replayed }
+        Answer::Success { body: body.into(), status, replayed, quota: None }
     }
 
     /// It was understood, and no flow wants it: the sender need not send it again.
     pub fn ignored(status: u16) -> Answer {
-        Answer::Success { body: Bytes::from_static(br#"{"status":"ignored"}"#), status, replayed: false }
+        Answer::Success { body: Bytes::from_static(br#"{"status":"ignored"}"#), status, replayed: false, quota: None }
     }
 
     pub fn handshake(answer: handshake::Answer) -> Answer {
@@ -125,17 +163,25 @@ impl Answer {
         shut.into()
     }
 
-    /// With what is left of the limit only for who is known.
-    pub fn too_many(wait: Duration, dice: f64, limit: Option<(String, String)>) -> Answer {
-        let seconds = retry_after_seconds(wait, dice);
-        let detail = format!("More came than is taken here. Send it again in {seconds} s.");
-        let title = "Too many requests";
-        let mut many = problem(StatusCode::TOO_MANY_REQUESTS, IntakeOutcome::Limited, "rate-limited", title, detail);
-        many.headers.push((hyper::header::RETRY_AFTER, HeaderValue::from(seconds)));
-        for (name, value) in
-            limit.into_iter().flat_map(|(policy, now)| [("ratelimit-policy", policy), ("ratelimit", now)])
-        {
-            many.headers.extend(HeaderValue::from_str(&value).ok().map(|value| (HeaderName::from_static(name), value)));
+    /// A success that says what is left of the caller's limits.
+    pub fn with_quota(mut self, told: Option<Told>) -> Answer {
+        if let Answer::Success { quota, .. } = &mut self {
+            *quota = told.map(Box::new);
+        }
+        self
+    }
+
+    /// Nobody is known yet, so nothing is told of what could be borne.
+    pub fn too_many_from_there(wait: Duration, dice: f64) -> Answer {
+        too_many(wait, dice).into()
+    }
+
+    /// With what is left of the limits, for who is known.
+    pub fn beyond(beyond: Beyond, dice: f64, is_known: bool) -> Answer {
+        let mut many = too_many(beyond.wait, dice);
+        many.more.push(("violated-policies", serde_json::json!([beyond.limit])));
+        if is_known {
+            many.headers.extend(beyond.told.headers());
         }
         many.into()
     }
@@ -181,7 +227,8 @@ impl Answer {
             "This idempotency key was used with a different body",
             detail.into(),
         );
-        problem.more = vec![("first_seen", first.received_at.to_string()), ("job_id", first.job.to_string())];
+        problem.more =
+            vec![("first_seen", first.received_at.to_string().into()), ("job_id", first.job.to_string().into())];
         problem.into()
     }
 
@@ -215,11 +262,22 @@ impl Answer {
         cut.into()
     }
 
-    pub fn encoded() -> Answer {
-        let detail = "Send the body without Content-Encoding.".into();
+    pub fn encoded(takes_gzip: bool) -> Answer {
+        let detail = match takes_gzip {
+            true => "Send the body with `Content-Encoding: gzip`, wrapped once, or without.".into(),
+            false => "Send the body without Content-Encoding.".into(),
+        };
         let title = "Encoded bodies are not taken";
         problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, IntakeOutcome::Malformed, "unsupported-encoding", title, detail)
             .into()
+    }
+
+    pub fn not_gzip() -> Answer {
+        malformed("malformed", "The body cannot be read", "The body is not one whole gzip.".into()).into()
+    }
+
+    pub fn bad_digest(bad: &BadDigest) -> Answer {
+        malformed("digest-invalid", "The body is not what its digest says", format!("{bad}.")).into()
     }
 
     pub fn too_large(most: usize) -> Answer {
@@ -231,7 +289,8 @@ impl Answer {
     }
 
     pub fn too_slow() -> Answer {
-        let detail = format!("A body has to arrive within {} s.", super::body::BODY_TIMEOUT.as_secs());
+        let most = super::body::BODY_TIMEOUT.as_secs();
+        let detail = format!("A body has to arrive within {most} s, and not slower than 1 KiB/s.");
         let title = "The body came too slowly";
         let mut slow = problem(StatusCode::REQUEST_TIMEOUT, IntakeOutcome::Malformed, "timeout", title, detail);
         slow.close = true;
@@ -315,7 +374,7 @@ impl Answer {
                 headers.insert(hyper::header::ALLOW, HeaderValue::from_static("POST"));
                 response
             }
-            Answer::Success { body, status, replayed } => {
+            Answer::Success { body, status, replayed, quota } => {
                 let mut response = Response::new(Full::new(body));
                 *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::ACCEPTED);
                 let headers = response.headers_mut();
@@ -323,6 +382,7 @@ impl Answer {
                 if replayed {
                     headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
                 }
+                headers.extend(quota.iter().flat_map(|told| told.headers()));
                 response
             }
             Answer::Problem(problem) => problem.into_response(),
@@ -333,12 +393,13 @@ impl Answer {
 impl Problem {
     fn into_response(self) -> Response<Full<Bytes>> {
         let mut body = serde_json::Map::new();
-        body.insert("type".into(), format!("urn:clinch:problem:{}", self.slug).into());
+        let kind = self.registered.map_or_else(|| format!("urn:clinch:problem:{}", self.slug), str::to_string);
+        body.insert("type".into(), kind.into());
         body.insert("title".into(), self.title.into());
         body.insert("status".into(), self.status.as_u16().into());
         body.insert("detail".into(), self.detail.into());
         for (name, value) in self.more {
-            body.insert(name.into(), value.into());
+            body.insert(name.into(), value);
         }
         let mut response = Response::new(Full::new(serde_json::Value::Object(body).to_string().into()));
         *response.status_mut() = self.status;

@@ -17,7 +17,7 @@ pub fn credentials(sources: &[Source], secrets: &Secrets) -> Result<Vec<Option<C
 
 /// Those of one source; none where anybody may send.
 pub fn of_source(source: &Source, env: &Secrets) -> Result<Option<Credentials>, String> {
-    let Some(proof) = &source.proof else { return Ok(None) };
+    let Some(proof) = source.signature() else { return Ok(None) };
     let bad = |variable: &str, why: String| format!("source `{}`: {variable}: {why}", source.name);
     let get = |variable: &str| env.current(variable).map_err(|why| bad(variable, why.to_string()));
     let mut secrets = Vec::new();

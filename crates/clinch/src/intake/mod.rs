@@ -3,11 +3,14 @@
 mod answer;
 mod body;
 mod credentials;
+mod guard;
+mod quota;
 mod route;
 mod shared;
 mod source;
 
 use crate::house::House;
+use crate::server::Listener;
 use crate::telemetry::IntakeOutcome;
 use answer::Answer;
 use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
@@ -27,7 +30,8 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 pub async fn run(
-    listener: TcpListener,
+    socket: TcpListener,
+    listener: Listener,
     house: House,
     shared: Vec<Arc<KeyStore>>,
     credentials: Vec<Option<Credentials>>,
@@ -37,7 +41,7 @@ pub async fn run(
     let routes = Routes::of(&house, &pepper, &shared, credentials);
     let intake = Arc::new(Intake { routes, pepper, house });
     tokio::spawn(renew(intake.clone()));
-    crate::server::serve(listener, |peer| Service(intake.clone(), peer), stop).await;
+    crate::server::serve(socket, listener, |peer| Service(intake.clone(), peer), stop).await;
 }
 
 /// Whenever secrets were read again, the doors take what they say.
@@ -101,8 +105,9 @@ impl Intake {
     /// The fixed order of checks. Only what passes all of them touches the store, and only a success claims a key.
     async fn take(&self, door: &Door, request: Request<Incoming>) -> Result<Acceptance, Answer> {
         let (head, body) = request.into_parts();
-        body::refuse_encoded(&head.headers)?;
+        body::encoding(&head.headers, false)?;
         let body = body::read(body, &head.headers, door.route.body_bytes_max).await?;
+        body::check_digest(&head.headers, &body)?;
         let body_bytes = body.len();
         let (event, shared) = self.event(door, &head.headers, &body)?;
         // What is no longer needed is not carried through the wait for the disk.
@@ -146,6 +151,7 @@ impl Intake {
             source_event_id: key.unwrap_or_default().into(),
             kind: (&*door.flow).into(),
             tenant,
+            sender: "".into(),
             schema_version: 1,
             mismatch: "".into(),
             trace: TraceId(self.house.clock.random()),

@@ -4,22 +4,25 @@
 use super::answer::Answer;
 use super::body;
 use super::credentials::{Credentials, of_source};
+use super::guard::Guard;
+use super::quota::{Quotas, Told};
 use super::route::{DoorMetrics, JobRule};
 use super::shared::{self, KeyStore, Shared};
 use crate::house::House;
 use crate::rejections::Rejection;
 use crate::secrets::Secrets;
-use crate::telemetry::{BySourceReason, BySourceSecret, IntakeOutcome};
+use crate::telemetry::{BySource, BySourceReason, BySourceSecret, IntakeOutcome};
 use bytes::Bytes;
 use clinch_core::flow::Flow;
 use clinch_core::key::{self, DedupKey, Fingerprint, KeyRule, Pepper};
-use clinch_core::limit::{Bucket, Limits, Pace, Take, neighbourhood};
+use clinch_core::limit::{Limits, Take, neighbourhood};
 use clinch_core::minimise::HashKey;
 use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
 use clinch_core::schema::Schema;
+use clinch_core::sender::{NotASender, Sender, SenderName};
 use clinch_core::signature::handshake::cloudevents_origin;
 use clinch_core::signature::{self, Refusal, Request, Verified, Window};
-use clinch_core::source::{Arrived, LimitMode, Look, OnMismatch, Source, schema_version};
+use clinch_core::source::{Arrived, Content, Look, OnMismatch, Proof, SameBody, Source, schema_version};
 use clinch_core::time::Timestamp;
 use clinch_store::{Acceptance, Accepted, Dedup, NewEvent};
 use futures_util::future::join_all;
@@ -36,6 +39,8 @@ const ADDRESSES_MAX: NonZeroUsize = NonZeroUsize::new(10_000).expect("not zero")
 
 /// What requests are checked with, if they are; or why it cannot be had, and then nobody is let in.
 type Standing = Result<Option<Arc<Credentials>>, String>;
+/// So many senders have a metric of their own for each source.
+const SENDERS_COUNTED_MAX: usize = 100;
 
 pub struct SourceDoor {
     source: Source,
@@ -49,10 +54,13 @@ pub struct SourceDoor {
     shows_key: bool,
     shows_tenant: bool,
     addresses: Option<Mutex<Limits<IpAddr>>>,
-    flow_limit: Option<FlowLimit>,
+    quotas: Quotas,
+    guard: Option<Guard>,
     metrics: DoorMetrics,
     /// By the id of the secret that matched.
     verified: HashMap<String, Counter>,
+    /// By the sender whose token it was, the first of them; the others count as one.
+    senders: Mutex<HashMap<SenderName, Counter>>,
 }
 
 /// A flow, and its jobs of each event that it takes.
@@ -61,10 +69,28 @@ struct Taker {
     jobs: Vec<(JobRule, Option<KeyRule>)>,
 }
 
-/// How fast verified requests may come.
-enum FlowLimit {
-    Reject(Mutex<Bucket>),
-    Defer(Mutex<Pace>),
+/// Who sent a request.
+enum Proven {
+    /// Anybody may.
+    Nobody,
+    Signed(Verified),
+    Sender(Sender),
+}
+
+impl Proven {
+    fn sender(&self) -> Option<&SenderName> {
+        match self {
+            Proven::Sender(sender) => Some(&sender.name),
+            Proven::Nobody | Proven::Signed(_) => None,
+        }
+    }
+}
+
+/// How an event came: whose it is, when, and when its jobs may run.
+struct Arrival<'a> {
+    sender: &'a str,
+    received_at: Timestamp,
+    run_at: Timestamp,
 }
 
 /// What a request came to.
@@ -72,9 +98,9 @@ enum Taken {
     Handshake(signature::handshake::Answer),
     /// Its origin may deliver CloudEvents.
     Allowed(String),
-    Stored(Vec<Acceptance>),
+    Stored(Vec<Acceptance>, Option<Told>),
     /// No flow wants any of its events.
-    Ignored,
+    Ignored(Option<Told>),
 }
 
 /// A refusal: what the sender is told, and for the operator why.
@@ -96,6 +122,13 @@ impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Refused {
         let (reason, said, advice) = (refusal.word(), refusal.to_string(), refusal.advice());
         Refused { answer: Answer::unverified(), reason, said, advice }
+    }
+}
+
+impl From<NotASender> for Refused {
+    fn from(refusal: NotASender) -> Refused {
+        let advice = "the sender was told only that it is not accepted";
+        Refused { answer: Answer::unverified(), reason: refusal.word(), said: refusal.to_string(), advice }
     }
 }
 
@@ -140,10 +173,9 @@ impl SourceDoor {
             shows_key: source.shows_key(),
             shows_tenant: source.tenant.as_ref().is_none_or(|part| source.shows(part)),
             addresses: source.limits.address.map(|rate| Mutex::new(Limits::new(rate, ADDRESSES_MAX))),
-            flow_limit: source.limits.source.map(|rate| match source.limits.mode {
-                LimitMode::Reject => FlowLimit::Reject(Mutex::new(Bucket::full(rate))),
-                LimitMode::Defer => FlowLimit::Defer(Mutex::new(Pace::new(rate))),
-            }),
+            quotas: Quotas::new(&source.limits),
+            guard: (source.same_body == Some(SameBody::Count)).then(Guard::default),
+            senders: Mutex::default(),
             metrics: DoorMetrics::of(house, &source.name),
             credentials: RwLock::new(Ok(credentials.map(Arc::new))),
             source: source.clone(),
@@ -179,8 +211,11 @@ impl SourceDoor {
         let (outcome, answer) = match taken {
             Ok(Taken::Handshake(answer)) => (IntakeOutcome::Handshake, Answer::handshake(answer)),
             Ok(Taken::Allowed(origin)) => (IntakeOutcome::Handshake, Answer::allowed(&origin)),
-            Ok(Taken::Ignored) => (IntakeOutcome::Ignored, Answer::ignored(self.source.ack)),
-            Ok(Taken::Stored(acceptances)) => self.stored(&acceptances),
+            Ok(Taken::Ignored(told)) => (IntakeOutcome::Ignored, Answer::ignored(self.source.ack).with_quota(told)),
+            Ok(Taken::Stored(acceptances, told)) => {
+                let (outcome, answer) = self.stored(&acceptances);
+                (outcome, answer.with_quota(told))
+            }
             Err(refused) => {
                 let labels = BySourceReason { source: (&self.name).into(), reason: refused.reason.into() };
                 house.metrics.intake_rejected.get_or_create(&labels).inc();
@@ -239,47 +274,87 @@ impl SourceDoor {
             return Ok(self.other_method(&asked, held)?);
         }
         self.admit_address(peer, house.clock.now())?;
-        body::refuse_encoded(&head.headers)?;
+        let encoding = body::encoding(&head.headers, self.source.takes_gzip)?;
         let body = body::read(body, &head.headers, self.source.body_bytes_max).await?;
         let request = Request { body: &body, ..asked };
         if let Some(answer) = self.unsigned_handshake(&request, held) {
             return Ok(Taken::Handshake(answer));
         }
         let now = house.clock.now();
-        if let Some(held) = held
-            && let proof = self.verify(&request, held, now)?
-            && let Some(answer) = self.signed_handshake(&request, &proof, held)
+        let proven = self.verify(house, &request, held, now)?;
+        if let (Proven::Signed(proof), Some(held)) = (&proven, held)
+            && let Some(answer) = self.signed_handshake(&request, proof, held)
         {
             return Ok(Taken::Handshake(answer));
         }
-        let run_at = self.admit(now, house.clock.dice())?;
-        if self.source.preset.content == signature::presets::Content::Json {
+        let is_known = !matches!(proven, Proven::Nobody);
+        let admitted = self
+            .quotas
+            .admit(proven.sender(), now)
+            .map_err(|beyond| Answer::beyond(beyond, house.clock.dice(), is_known))?;
+        let told = admitted.told.filter(|_| is_known);
+        body::check_digest(&head.headers, &body)?;
+        // What was signed is what came; only now is it unwrapped.
+        let body = match encoding {
+            body::Encoding::Plain => body,
+            body::Encoding::Gzip => body::inflate(&body, self.source.body_bytes_max)?,
+        };
+        let request = Request { body: &body, ..asked };
+        if self.source.content == Content::Preset && self.source.preset.content == signature::presets::Content::Json {
             // Says where the JSON ends and how deep it may be; a preset only says that it is none.
             body::Delivery::read(&head.headers, &body, false)?;
         }
         let arrived = self.source.events(&request).map_err(|unfit| Answer::unfit(&unfit))?;
         let mut events = Vec::with_capacity(arrived.len());
         for event in arrived {
-            events.extend(self.event(house, pepper, &request, event, (now, run_at))?);
+            let sender = proven.sender().map_or("", SenderName::as_str);
+            let arrival = Arrival { sender, received_at: now, run_at: admitted.run_at };
+            events.extend(self.event(house, pepper, &request, event, arrival)?);
         }
         if events.is_empty() {
-            return Ok(Taken::Ignored);
+            return Ok(Taken::Ignored(told));
         }
         // What is no longer needed is not carried through the wait for the disk.
         let body_bytes = body.len();
         drop(body);
+        let bodies: Vec<Option<Dedup>> = match &self.guard {
+            Some(_) => events.iter().map(|(event, _)| event.dedup.clone()).collect(),
+            None => Vec::new(),
+        };
         // Begun in their order, they share what the store writes together.
         let stored = join_all(events.into_iter().map(|(event, shared)| shared::accept(house, event, shared))).await;
         let stored = stored.into_iter().collect::<Result<Vec<_>, Answer>>()?;
         if stored.iter().any(|acceptance| matches!(acceptance, Acceptance::Fresh(_))) {
             self.metrics.body(body_bytes);
         }
-        Ok(Taken::Stored(stored))
+        self.guard_bodies(house, &stored, bodies);
+        if let Some(sender) = proven.sender() {
+            tracing::debug!(
+                source = &*self.name,
+                sender = sender.as_str(),
+                "a request of sender {sender} was accepted"
+            );
+        }
+        Ok(Taken::Stored(stored, told))
+    }
+
+    /// Counts events whose body is not new.
+    fn guard_bodies(&self, house: &House, stored: &[Acceptance], bodies: Vec<Option<Dedup>>) {
+        let Some(guard) = &self.guard else { return };
+        for (acceptance, dedup) in stored.iter().zip(bodies) {
+            if let (Acceptance::Fresh(first), Some(dedup)) = (acceptance, dedup)
+                && guard.knows(dedup.fingerprint, dedup.key)
+            {
+                house.metrics.intake_same_body.get_or_create(&BySource { source: (&self.name).into() }).inc();
+                let source = &self.name;
+                tracing::warn!(event.id = %first.event, "{} of source `{source}` has the body of an earlier event under another id, which nobody signed; `same_body: drop` takes such for duplicates", first.event);
+            }
+        }
     }
 
     /// The address as the sender wrote it, with the query that came: never from what a header says.
     fn url(&self, uri: &http::Uri) -> String {
-        let configured = self.source.proof.as_ref().and_then(|proof| proof.public_url.as_deref());
+        let configured = self.source.signature().and_then(|rule| rule.public_url.as_deref());
         let url = configured.unwrap_or(&self.source.path);
         match uri.query() {
             Some(query) => format!("{}?{query}", url.split('?').next().unwrap_or_default()),
@@ -316,14 +391,45 @@ impl SourceDoor {
         self.source.preset.handshake?.answer_signed(request, proof, &held.secrets)
     }
 
-    fn verify(&self, request: &Request<'_>, held: &Credentials, now: Timestamp) -> Result<Verified, Refusal> {
-        let proof = self.source.proof.as_ref().expect("only who signs has credentials");
-        let window = Window { now, tolerance: proof.tolerance };
-        let verified = signature::verify(&proof.scheme, request, &held.secrets, window)?;
+    fn verify(
+        &self,
+        house: &House,
+        request: &Request<'_>,
+        held: Option<&Credentials>,
+        now: Timestamp,
+    ) -> Result<Proven, Refused> {
+        let rule = match &self.source.proof {
+            None => return Ok(Proven::Nobody),
+            Some(Proof::Sender) => {
+                let sender = house.senders.recognise(request.headers, now)?;
+                self.count_sender(house, &sender.name);
+                return Ok(Proven::Sender(sender));
+            }
+            Some(Proof::Signature(rule)) => rule,
+        };
+        let held = held.ok_or(Refusal::NoLiveSecret)?;
+        let window = Window { now, tolerance: rule.tolerance };
+        let verified = signature::verify(&rule.scheme, request, &held.secrets, window)?;
         if let Some(counter) = self.verified.get(&verified.secret_id) {
             counter.inc();
         }
-        Ok(verified)
+        Ok(Proven::Signed(verified))
+    }
+
+    /// The first senders by their names; metrics must stay few.
+    fn count_sender(&self, house: &House, name: &SenderName) {
+        let counter = |label: &str| {
+            let labels = BySourceSecret { source: (&self.name).into(), secret: (&label.to_string()).into() };
+            house.metrics.intake_verified.get_or_create_owned(&labels)
+        };
+        let mut senders = self.senders.lock().expect("nobody panics while holding the senders");
+        if let Some(known) = senders.get(name) {
+            known.inc();
+        } else if senders.len() < SENDERS_COUNTED_MAX {
+            senders.entry(name.clone()).or_insert_with(|| counter(name.as_str())).inc();
+        } else {
+            counter("other").inc();
+        }
     }
 
     /// Before anything is known about the caller: it is told only to come later.
@@ -332,25 +438,7 @@ impl SourceDoor {
         let mut addresses = addresses.lock().expect("nobody panics while holding the limits");
         match addresses.take(&neighbourhood(peer), now, 1) {
             Take::Taken { .. } => Ok(()),
-            Take::Wait(wait) => Err(Answer::too_many(wait, 0.0, None)),
-        }
-    }
-
-    /// When the jobs of a verified request may run.
-    fn admit(&self, now: Timestamp, dice: f64) -> Result<Timestamp, Answer> {
-        match &self.flow_limit {
-            None => Ok(now),
-            Some(FlowLimit::Defer(pace)) => Ok(pace.lock().expect("nobody panics while holding the pace").run_at(now)),
-            Some(FlowLimit::Reject(bucket)) => {
-                let mut bucket = bucket.lock().expect("nobody panics while holding the bucket");
-                match bucket.take(now, 1) {
-                    Take::Taken { .. } => Ok(now),
-                    wait @ Take::Wait(rest) => {
-                        let limit = (bucket.rate().policy_header("source"), wait.header("source"));
-                        Err(Answer::too_many(rest, dice, Some(limit)))
-                    }
-                }
-            }
+            Take::Wait(wait) => Err(Answer::too_many_from_there(wait, 0.0)),
         }
     }
 
@@ -361,7 +449,7 @@ impl SourceDoor {
         pepper: &Pepper,
         request: &Request<'_>,
         event: Arrived<'_>,
-        (received_at, run_at): (Timestamp, Timestamp),
+        Arrival { sender, received_at, run_at }: Arrival<'_>,
     ) -> Result<Option<(NewEvent, Option<Shared>)>, Answer> {
         let takers: Vec<&Taker> =
             self.takers.iter().filter(|taker| taker.flow.takes(&self.source.name, &event.kind)).collect();
@@ -403,6 +491,7 @@ impl SourceDoor {
             source_event_id: id,
             kind: (&*event.kind).into(),
             tenant: self.shown(tenant, self.shows_tenant),
+            sender: sender.into(),
             schema_version,
             mismatch: mismatch.into(),
             trace: TraceId(house.clock.random()),
@@ -452,13 +541,12 @@ impl SourceDoor {
 
     fn kept_headers<'t>(&self, request: &Request<'t>, event: &'t Arrived<'_>) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
         let said: Vec<_> = event.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        // The body that is kept is JSON, whatever it was wrapped in.
-        let came = request
-            .headers
-            .iter()
-            .filter(|(name, _)| *name != "content-type" && !said.iter().any(|(there, _)| there == name));
+        // The body that is kept is JSON, whatever it was wrapped in; or what its sender says that the bytes are.
+        let kind = (self.source.content == Content::Preset).then_some(("content-type", "application/json"));
+        let is_said = |name: &str| kind.iter().chain(&said).any(|(there, _)| *there == name);
+        let came = request.headers.iter().filter(|(name, _)| !is_said(name));
         let came = came.filter_map(|(name, value)| Some((*name, std::str::from_utf8(value).ok()?)));
-        let all = [("content-type", "application/json")].into_iter().chain(said.iter().copied()).chain(came);
+        let all = kind.into_iter().chain(said.iter().copied()).chain(came);
         body::bounded_headers(all.filter(|(name, _)| self.source.minimise.keeps_header(name)))
     }
 

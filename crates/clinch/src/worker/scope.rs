@@ -5,6 +5,7 @@ use clinch_core::config::Workspace;
 use clinch_core::effect::Receipt;
 use clinch_core::expr;
 use clinch_core::payload::Payload;
+use clinch_core::source::{Content, Source};
 use clinch_store::Claim;
 use serde_json::{Map, Value, json};
 
@@ -20,6 +21,16 @@ pub struct Scope<'a> {
 impl<'a> Scope<'a> {
     pub fn new(house: &'a House, claim: &'a Claim, payload: &'a Payload, workspace: &'a Workspace) -> Self {
         Scope { claim, payload, workspace, house, names: None, outputs: Vec::new() }
+    }
+
+    /// What the event's bytes are, as far as is known.
+    pub fn content_type(&self) -> &'a str {
+        let is_raw = |source: &&Source| source.name == self.payload.about.source && source.content == Content::Raw;
+        if !self.workspace.sources.iter().any(|source| is_raw(&source)) {
+            return "application/json";
+        }
+        let said = self.payload.about.headers.iter().find(|(name, _)| name == "content-type");
+        said.map_or("application/octet-stream", |(_, value)| value)
     }
 
     /// The result of a finished step, under `steps.NAME`.
@@ -67,7 +78,7 @@ fn build(
     let received_at = claim.received_at.to_string();
     let event = json!({
         "id": claim.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,
-        "tenant": about.tenant, "schema_version": about.schema_version, "received_at": received_at,
+        "tenant": about.tenant, "sender": about.sender, "schema_version": about.schema_version, "received_at": received_at,
     });
     names.insert("event".into(), event);
     names.insert("job".into(), json!({"id": claim.lease.job.to_string(), "attempt": claim.attempts + 1}));

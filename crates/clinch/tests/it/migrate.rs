@@ -11,11 +11,12 @@ use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::{self, PostgresStore};
-use clinch_store::read::{JobFilter, LIST_ROWS_MAX};
+use clinch_store::read::{JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
-use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, Read, Store};
+use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, Read, Record, Store};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -363,9 +364,25 @@ async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
 
 const CRASH: &str = "CLINCH_CRASH_AT";
 
+/// A sender's token that does not count any more, in a store that nobody has open.
+async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
+    let store = SqliteStore::open(dir, [0; 32]).await.unwrap();
+    let sender = Sender {
+        name: "shop".parse().unwrap(),
+        token: TokenId::from_bytes([7; 8]),
+        issued_at: now(),
+        expires_at: None,
+    };
+    let record = || Record { actor: "ada".into(), reason: "it leaked".into(), at: now() };
+    store.issue(sender.clone(), record()).await.unwrap();
+    store.revoke(sender.token, record()).await.unwrap();
+    store.tokens().await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let (dir, url) = (full(1_200).await, database());
+    let revoked = revoked_token(dir.path()).await;
     let out = migrate_with(dir.path(), &url, &[(CRASH, "migrate_part")]);
     assert!(!out.status.success());
     let half = in_postgres(&url).await.err().expect("half of a store is not served from").to_string();
@@ -381,13 +398,14 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0,
-                        "deliveries": 0, "audit_rows": 0});
+                        "deliveries": 0, "audit_rows": 2, "sender_tokens": 1});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));
     let report = postgres::verify(&url, now()).await.unwrap();
     assert_eq!((report.accepted, report.problems), (2_400, Vec::new()));
-    in_postgres(&url).await.unwrap();
+    let store = in_postgres(&url).await.unwrap();
+    assert_eq!(store.tokens().await.unwrap(), revoked, "what was revoked stays so");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use std::process::Command;
 
 const STRIPE: &str = "whsec_of_the_shop_that_pays";
-const HUB: &str = "hub secret";
-const STANDARD: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+pub const HUB: &str = "hub secret";
+pub const STANDARD: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const ZOOM: &str = "zoom-secret-token";
 
 /// Every source of these stories, and flows that take their events.
@@ -53,10 +53,10 @@ const ENV: &[(&str, &str)] = &[
 ];
 
 /// A workspace with sources, and the server on it.
-struct Edge {
-    server: Server,
-    place: Place,
-    client: reqwest::Client,
+pub struct Edge {
+    pub server: Server,
+    pub place: Place,
+    pub client: reqwest::Client,
 }
 
 impl Edge {
@@ -69,7 +69,7 @@ impl Edge {
         Edge::with(&[("clinch.yml", &sources), ("flows/edge.yml", &flow("edge", &triggers.concat()))]).await
     }
 
-    async fn with(files: &[(&str, &str)]) -> Edge {
+    pub async fn with(files: &[(&str, &str)]) -> Edge {
         let place = Place::new(&[AGAIN]).await;
         for (file, text) in files {
             place.write(file, text);
@@ -79,11 +79,11 @@ impl Edge {
         Edge { place, server, client }
     }
 
-    async fn send(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub async fn send(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         self.ask("POST", path, headers, body).await
     }
 
-    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let method = reqwest::Method::from_bytes(method.as_bytes()).unwrap();
         let mut request = self.client.request(method, format!("{}{path}", self.server.intake)).body(body.to_string());
         for (name, value) in headers {
@@ -92,28 +92,28 @@ impl Edge {
         Answer::read(request.send().await.unwrap()).await
     }
 
-    async fn admin(&self, path: &str) -> Answer {
+    pub async fn admin(&self, path: &str) -> Answer {
         let token = std::fs::read_to_string(self.place.data_dir.join(clinch::api::auth::TOKEN_FILE)).unwrap();
         let request = self.client.get(format!("{}{path}", self.server.admin)).bearer_auth(token.trim());
         Answer::read(request.send().await.unwrap()).await
     }
 
     /// The story of a job, as the API tells it.
-    async fn job(&self, job: &str) -> Value {
+    pub async fn job(&self, job: &str) -> Value {
         self.admin(&format!("/api/v1/jobs/{job}")).await.json()
     }
 
     /// The event of an answer.
-    async fn event(&self, answer: &Answer) -> Value {
+    pub async fn event(&self, answer: &Answer) -> Value {
         assert!((200..300).contains(&answer.status), "{answer:?}");
         self.job(answer.json()["job_id"].as_str().unwrap()).await["event"].clone()
     }
 
-    async fn stored(&self) -> usize {
+    pub async fn stored(&self) -> usize {
         self.admin("/api/v1/jobs?limit=100").await.json()["jobs"].as_array().unwrap().len()
     }
 
-    async fn metric(&self, line: &str) -> u64 {
+    pub async fn metric(&self, line: &str) -> u64 {
         let text =
             self.client.get(format!("{}/metrics", self.server.admin)).send().await.unwrap().text().await.unwrap();
         let found = text.lines().find_map(|told| told.strip_prefix(line));
@@ -121,27 +121,27 @@ impl Edge {
     }
 }
 
-fn flow(name: &str, triggers: &str) -> String {
+pub fn flow(name: &str, triggers: &str) -> String {
     format!("name: {name}\ntriggers:\n{triggers}steps:\n  - name: enqueue\n    queue: {{name: again}}\n")
 }
 
-fn now() -> i64 {
+pub fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-fn mac(secret: &[u8], text: &str) -> hmac::Tag {
+pub fn mac(secret: &[u8], text: &str) -> hmac::Tag {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), text.as_bytes())
 }
 
-fn hex(secret: &str, text: &str) -> String {
+pub fn hex(secret: &str, text: &str) -> String {
     HEXLOWER.encode(mac(secret.as_bytes(), text).as_ref())
 }
 
-fn stripe(secret: &str, at: i64, body: &str) -> String {
+pub fn stripe(secret: &str, at: i64, body: &str) -> String {
     format!("t={at},v1={}", hex(secret, &format!("{at}.{body}")))
 }
 
-fn github(body: &str) -> String {
+pub fn github(body: &str) -> String {
     format!("sha256={}", hex(HUB, body))
 }
 
@@ -573,7 +573,7 @@ async fn t080_t081_a_limit_refuses_or_defers_and_bad_signatures_use_up_nothing()
         assert_eq!(send("strict", nth, true).await.status, 202, "the quota is untouched");
     }
     let refused = send("strict", 5, true).await;
-    refused.check_problem(429, "rate-limited");
+    refused.check_problem(429, "quota-exceeded");
     let retry_after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert_eq!(refused.header("ratelimit-policy"), Some("\"source\";q=5;w=3600"));
     let left = refused.header("ratelimit").unwrap();
@@ -592,7 +592,7 @@ async fn t080_t081_a_limit_refuses_or_defers_and_bad_signatures_use_up_nothing()
         send("narrow", nth, false).await.check_problem(401, "signature-invalid");
     }
     let refused = send("narrow", 3, true).await;
-    refused.check_problem(429, "rate-limited");
+    refused.check_problem(429, "quota-exceeded");
     assert_eq!(
         (refused.header("ratelimit"), refused.header("ratelimit-policy")),
         (None, None),

@@ -128,6 +128,8 @@ impl World {
             store: None,
             listen: Some(any),
             admin: Some(any),
+            tls: None,
+            admin_tls: None,
             roles,
             grace: PATIENCE,
         }
@@ -291,14 +293,18 @@ impl Answer {
         self.header("idempotent-replayed") == Some("true")
     }
 
-    /// T-121: a refusal says what it is, in one shape; its `type` ends like this.
+    /// T-121: a refusal says what it is, in one shape; its `type` ends like this, also where one is registered.
     pub fn check_problem(&self, status: u16, slug: &str) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
         assert!(!self.is_replayed(), "{self:?}");
         let problem = self.json();
         assert_eq!(problem["status"], status, "{self:?}");
-        assert_eq!(problem["type"], format!("urn:clinch:problem:{slug}"), "{self:?}");
+        let kind = match slug {
+            "quota-exceeded" => format!("https://iana.org/assignments/http-problem-types#{slug}"),
+            _ => format!("urn:clinch:problem:{slug}"),
+        };
+        assert_eq!(problem["type"], kind, "{self:?}");
         for member in ["title", "detail"] {
             assert!(problem[member].as_str().is_some_and(|text| text.len() > 5), "{self:?}");
         }

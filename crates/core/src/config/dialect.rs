@@ -35,12 +35,19 @@ const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The ve
 
 pub(super) static SETTINGS: Shape = Shape {
     name: "settings_file",
-    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, shared key stores, and sources.",
+    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, their certificates and bounds, shared key stores, and sources.",
     fields: &[
         VERSION,
         &[
             may("listen", Kind::Address, "Where deliveries come in; 127.0.0.1:7400 if not given."),
             may("admin", Kind::Address, "Console, API, metrics and health; 127.0.0.1:7401 if not given."),
+            may("tls", Kind::Map(&TLS), "Deliveries come in over TLS, with this certificate."),
+            may(
+                "admin_tls",
+                Kind::Map(&TLS),
+                "Console, API, metrics and health are behind TLS, with this certificate.",
+            ),
+            may("connections", Kind::Map(&CONNECTIONS), "How many may be connected to each listener at once."),
             may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
             may("masking", Kind::Map(&MASKING), "What people and logs do not get to see, besides the usual."),
             may("sources", Kind::Named(&SOURCE), "Who sends, by a name that flows say after `source:`."),
@@ -56,6 +63,30 @@ static MASKING: Shape = Shape {
         may("fields", Kind::List(&Kind::Text), "Names of fields that show nothing: `crm_id`, `*note*`."),
         may("pointers", Kind::List(&Kind::Pointer), "Places in a body that show nothing, with all below them."),
         may("addresses", Kind::Bool, "Whether IP addresses are hidden in free text too; false if not given."),
+    ]],
+    choices: &[],
+};
+
+static TLS: Shape = Shape {
+    name: "tls",
+    doc: "A certificate and its key, from files below the workspace or by a whole path; read again when they change.",
+    fields: &[&[
+        must("cert", Kind::Text, "The certificate and its chain, as PEM."),
+        must("key", Kind::Text, "The private key, as PEM, which others may not read."),
+    ]],
+    choices: &[],
+};
+
+static CONNECTIONS: Shape = Shape {
+    name: "connections",
+    doc: "How many may be connected to each listener at once. Who finds no place is turned away and never waits.",
+    fields: &[&[
+        may("max", Kind::Int { min: 1, max: 1_000_000 }, "All together; 4096 if not given."),
+        may(
+            "per_address",
+            Kind::Int { min: 1, max: 1_000_000 },
+            "From one address; 64 if not given, and then this machine itself is not counted. Behind a proxy, which is one address, as much as `max`.",
+        ),
     ]],
     choices: &[],
 };
@@ -105,7 +136,7 @@ pub(super) static EDGE: &[Field] = &[
     may(
         "verify",
         Kind::Or(&Kind::Verify, &Kind::Map(&HMAC)),
-        "The sender's preset (`clinch presets ls`), `none`, or the settings of an HMAC.",
+        "The sender's preset (`clinch presets ls`), `sender` for tokens of `clinch token new`, `none`, or the settings of an HMAC.",
     ),
     may("secret", Kind::Secret, "What the sender signs with: `${secrets.NAME}`."),
     may(
@@ -137,6 +168,21 @@ pub(super) static EDGE: &[Field] = &[
     may("hash", Kind::List(&Kind::Pointer), "Fields of which a keyed hash is stored."),
     may("headers", Kind::List(&Kind::Text), "The only headers that are stored; the usual ones if not given."),
     may("limits", Kind::Map(&LIMITS), "How much may come."),
+    may(
+        "content",
+        Kind::Choice(&["json", "raw"]),
+        "raw: any bytes, kept as they came; json if not given, or what the preset turns into JSON.",
+    ),
+    may(
+        "accept_encoding",
+        Kind::List(&Kind::Choice(&["gzip"])),
+        "How bodies may be compressed, such as [gzip]; not at all if not given.",
+    ),
+    may(
+        "same_body",
+        Kind::Choice(&["count", "drop"]),
+        "The same body under another id, where the sender does not sign the id: counted, or a duplicate; count if not given.",
+    ),
     may("cloudevents", Kind::Map(&CLOUDEVENTS), "CloudEvents beyond single ones, which are always read."),
 ];
 
@@ -187,6 +233,7 @@ static LIMITS: Shape = Shape {
     doc: "How much may come.",
     fields: &[&[
         may("address", Kind::Rate, "From one address, before anything is verified, such as `100/s`."),
+        may("sender", Kind::Rate, "From each sender, with `verify: sender`, counting only what was verified."),
         may("source", Kind::Rate, "From the source, counting only what was verified."),
         may("mode", Kind::Choice(&["reject", "defer"]), "429, or accepted to be run later; reject if not given."),
     ]],

@@ -29,7 +29,7 @@ use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
 use crate::mask::Rules;
 use crate::schema::Schema;
-use crate::source::Source;
+use crate::source::{Proof, Source};
 use crate::worker::{Trigger, Worker};
 use aws_lc_rs::digest;
 use cross::Parts;
@@ -152,7 +152,7 @@ pub struct Entrance<'a> {
     pub path: &'a str,
     /// The flow or the source that it leads to.
     pub to: (&'static str, &'a str),
-    /// The preset; nothing where anybody may send.
+    /// The preset, or `sender` for tokens; nothing where anybody may send.
     pub verify: Option<&'static str>,
     /// How many secrets prove a sender.
     pub secrets: usize,
@@ -173,8 +173,11 @@ impl Workspace {
             method: source.method.word(),
             path: &source.path,
             to: ("source", &source.name),
-            verify: source.proof.as_ref().map(|_| source.preset.name),
-            secrets: source.proof.as_ref().map_or(0, |proof| proof.secrets.len()),
+            verify: source.proof.as_ref().map(|proof| match proof {
+                Proof::Signature(_) => source.preset.name,
+                Proof::Sender => "sender",
+            }),
+            secrets: source.signature().map_or(0, |rule| rule.secrets.len()),
         }))
     }
 }
@@ -184,9 +187,27 @@ impl Workspace {
 pub struct Settings {
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// Of the intake.
+    pub tls: Option<TlsRule>,
+    pub admin_tls: Option<TlsRule>,
+    pub connections: ConnectionLimits,
     /// What people and logs may see of data.
     pub masking: Rules,
     pub kv: Vec<SharedStore>,
+}
+
+/// The files of a certificate and its key, as they are written: below the workspace, unless they begin with `/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsRule {
+    pub cert: String,
+    pub key: String,
+}
+
+/// How many may be connected to a listener at once; what is usual where nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    pub all: Option<usize>,
+    pub address: Option<usize>,
 }
 
 /// A Redis that several installations share, to tell each other which keys they have seen: `kv:` of `clinch.yml`.

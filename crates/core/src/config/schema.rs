@@ -101,7 +101,7 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         }
         Kind::Or(scalar, map) => json!({ "anyOf": [self::kind(scalar, defs), self::kind(map, defs)] }),
         Kind::Verify => {
-            let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).chain(["none"]).collect();
+            let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).chain(["sender", "none"]).collect();
             json!({ "enum": names })
         }
         Kind::PublicUrl => json!({ "type": "string", "examples": ["https://hooks.example.com/in/NAME"] }),

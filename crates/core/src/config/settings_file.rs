@@ -7,7 +7,7 @@ use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
-use super::{Settings, SharedStore};
+use super::{ConnectionLimits, Settings, SharedStore, TlsRule};
 use crate::mask::{BadRules, Rules, Wanted};
 
 /// What the settings say, as far as they can be read.
@@ -31,6 +31,9 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             listen: listen.as_ref().map(|spot| spot.value),
             admin: admin.as_ref().map(|spot| spot.value),
             masking: reader.map("masking").and_then(|map| masking(map)?.ok()).unwrap_or_default(),
+            tls: reader.map("tls").and_then(read_tls),
+            admin_tls: reader.map("admin_tls").and_then(read_tls),
+            connections: reader.map("connections").map(read_connections).unwrap_or_default(),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -84,6 +87,16 @@ fn bad_masking(map: Reader<'_>) -> Option<Problem> {
         None => (Code::OutOfRange, map.node.head()),
     };
     Some(Problem::error(code, span, printable(&error.to_string())))
+}
+
+fn read_tls(tls: Reader<'_>) -> Option<TlsRule> {
+    let file = |node: &Node, name: &str| value::text(node, name).map(str::to_string);
+    Some(TlsRule { cert: tls.must("cert", file)?, key: tls.must("key", file)? })
+}
+
+fn read_connections(limits: Reader<'_>) -> ConnectionLimits {
+    let count = |name: &str| limits.may(name, value::int).flatten().and_then(|count| usize::try_from(count).ok());
+    ConnectionLimits { all: count("max"), address: count("per_address") }
 }
 
 fn read_store(name: &str, store: Reader<'_>) -> Option<SharedStore> {

@@ -11,7 +11,8 @@ use crate::signature::handshake::Handshake;
 use crate::signature::presets::{self, Preset};
 use crate::signature::{SECRETS_MAX, Scheme, settings};
 use crate::source::{
-    CloudEvents, Keys, KindRule, LimitMode, LimitRule, OnMismatch, Proof, SchemaRule, SecretRule, Source, TTL_DEFAULT,
+    CloudEvents, Content, Keys, KindRule, LimitMode, LimitRule, OnMismatch, Proof, SameBody, SchemaRule, SecretRule,
+    SignatureRule, Source, TTL_DEFAULT,
 };
 use crate::time::human;
 use std::collections::HashSet;
@@ -30,6 +31,8 @@ pub(super) struct SourceFile {
 /// The preset that stands for senders of no provider.
 const ANY: &str = "hmac";
 const NONE: &str = "none";
+const SENDER: &str = "sender";
+const SAME_BODY: [(&str, SameBody); 2] = [("count", SameBody::Count), ("drop", SameBody::Drop)];
 
 /// A source under `sources:`, by its name.
 pub(super) fn read_named(name: Spot<String>, map: Reader<'_>) -> SourceFile {
@@ -70,6 +73,7 @@ fn read(map: Reader<'_>, method: Method, name: &str, path: &str, scope: String) 
         None => LimitRule::default(),
         Some(limits) => LimitRule {
             address: limits.may("address", value::rate)?,
+            sender: limits.may("sender", value::rate)?,
             source: limits.may("source", value::rate)?,
             mode: limits.or("mode", LimitMode::Reject, word(&words))?,
         },
@@ -101,9 +105,16 @@ fn read(map: Reader<'_>, method: Method, name: &str, path: &str, scope: String) 
         minimise: minimise(map, preset)?.ok()?,
         cloudevents,
         limits,
+        content: map.or("content", Content::Preset, word(&[("json", Content::Preset), ("raw", Content::Raw)]))?,
+        takes_gzip: map.has("accept_encoding"),
+        same_body: match verify.signs_no_id().then(|| map.or("same_body", SameBody::Count, word(&SAME_BODY))) {
+            Some(rule) => Some(rule?),
+            None => None,
+        },
         proof: match verify {
             Verify::None => None,
-            Verify::By(_, scheme) => Some(read_proof(map, *scheme)?),
+            Verify::Sender => Some(Proof::Sender),
+            Verify::By(_, scheme) => Some(Proof::Signature(Box::new(read_proof(map, *scheme)?))),
         },
     };
     map.is_sound().then_some(source)
@@ -113,13 +124,15 @@ fn read(map: Reader<'_>, method: Method, name: &str, path: &str, scope: String) 
 #[derive(Clone, Debug)]
 pub(super) enum Verify {
     None,
+    /// By a token that was made here.
+    Sender,
     By(&'static Preset, Box<Scheme>),
 }
 
 impl Verify {
     fn preset(&self) -> &'static Preset {
         match self {
-            Verify::None => presets::find(ANY).expect("it is one of the presets"),
+            Verify::None | Verify::Sender => presets::find(ANY).expect("it is one of the presets"),
             Verify::By(preset, _) => preset,
         }
     }
@@ -127,6 +140,11 @@ impl Verify {
     /// Its deliveries are a provider's, who would not understand a conflict.
     fn is_provider(&self) -> bool {
         matches!(self, Verify::By(..))
+    }
+
+    /// Whoever captured a delivery can write another id on it.
+    fn signs_no_id(&self) -> bool {
+        matches!(self, Verify::By(preset, _) if !preset.id_is_signed)
     }
 }
 
@@ -136,6 +154,9 @@ pub(super) fn verify(node: &Node, name: &str) -> Read<Verify> {
     if let Some(written) = node.text() {
         if written == NONE {
             return Ok(Verify::None);
+        }
+        if written == SENDER {
+            return Ok(Verify::Sender);
         }
         return match presets::find(written) {
             Ok(preset) => Ok(Verify::By(preset, Box::new((preset.scheme)()))),
@@ -161,8 +182,8 @@ pub(super) fn verify(node: &Node, name: &str) -> Read<Verify> {
     }
 }
 
-fn read_proof(map: Reader<'_>, scheme: Scheme) -> Option<Proof> {
-    Some(Proof {
+fn read_proof(map: Reader<'_>, scheme: Scheme) -> Option<SignatureRule> {
+    Some(SignatureRule {
         scheme,
         secrets: secrets(map)?,
         public_url: map.may("public_url", value::public_url)?,
@@ -261,7 +282,8 @@ pub(super) fn check(map: Reader<'_>, at: Span, report: &mut Problems) {
         None => Verify::None,
     };
     match &verify {
-        Verify::None => report.extend(unsigned(map)),
+        Verify::None => report.extend(unsigned(map, "`verify: none` says that nobody does")),
+        Verify::Sender => report.extend(unsigned(map, "`verify: sender` takes tokens")),
         Verify::By(preset, scheme) => report.extend(signed(map, preset, scheme, at)),
     }
     let preset = verify.preset();
@@ -270,6 +292,9 @@ pub(super) fn check(map: Reader<'_>, at: Span, report: &mut Problems) {
     let broken = broken.filter(|error| !matches!(error, BadRules::Pointer { .. }));
     report.extend(broken.map(|error| bad_rules(map, at, &error)));
     report.extend(hidden_type(map, preset));
+    report.extend(idle_limit(map, &verify));
+    report.extend(idle_guard(map, &verify));
+    report.extend(raw(map, preset));
     report.extend(short_ttl(map, preset));
     if let Some((key, _)) = map.node.entry("on_mismatch").filter(|_| !map.has("schema")) {
         let said = "`on_mismatch` is for a source with a schema, and this one has none";
@@ -280,15 +305,63 @@ pub(super) fn check(map: Reader<'_>, at: Span, report: &mut Problems) {
 /// Problems of one file, collected while the file is being read.
 pub(super) type Problems = Vec<Problem>;
 
+/// A limit for each sender needs senders that can be told apart.
+fn idle_limit(map: Reader<'_>, verify: &Verify) -> Option<Problem> {
+    let (key, _) = map.map("limits")?.node.entry("sender").filter(|_| !matches!(verify, Verify::Sender))?;
+    let said = "`limits: sender` is for senders that are told apart by their tokens";
+    let problem = Problem::error(Code::EitherOr, key.span, said).label("there is one sender here");
+    Some(problem.help("write `verify: sender`, or limit the source as a whole with `source:`"))
+}
+
+/// A guard against another id on the same body, where there is something to guard against.
+fn idle_guard(map: Reader<'_>, verify: &Verify) -> Option<Problem> {
+    let (key, _) = map.node.entry("same_body")?;
+    if !verify.signs_no_id() {
+        let said = "`same_body` is for senders that sign the body and not the id";
+        let problem = Problem::error(Code::EitherOr, key.span, said).label("nothing to guard against");
+        return Some(problem.help("remove it"));
+    }
+    let drops = map.must("same_body", word(&SAME_BODY)) == Some(SameBody::Drop);
+    let (other, _) = map.map("idempotency").unwrap_or(map).node.entry("key_from").filter(|_| drops)?;
+    let said = "`same_body: drop` recognises an event by its body, and `key_from` by something else";
+    let problem = Problem::error(Code::EitherOr, key.span, said).also(other.span, "the other rule");
+    Some(problem.help("remove one of the two"))
+}
+
+/// Nothing looks into raw bytes.
+fn raw(map: Reader<'_>, preset: &Preset) -> Problems {
+    let words = [("json", Content::Preset), ("raw", Content::Raw)];
+    let Some((key, _)) = map.node.entry("content") else { return Problems::new() };
+    if map.must("content", word(&words)) != Some(Content::Raw) {
+        return Problems::new();
+    }
+    let mut found = Problems::new();
+    if !preset.family.is_empty() {
+        let said = format!("`content: raw` is for senders of any bytes, and those of `{}` are known", preset.name);
+        found.push(Problem::error(Code::EitherOr, key.span, said).help("remove it"));
+    }
+    let rule = map.map("idempotency").unwrap_or(map);
+    let looks = |map: Reader<'_>, name: &str| map.must(name, value::key_rule).is_some_and(|rule| rule.reads_body());
+    let reading = [(rule, "key_from"), (map, "tenant_from"), (map, "type_from")];
+    let reading = reading.into_iter().filter(|(map, name)| looks(*map, name));
+    let cutting = ["keep", "drop", "hash", "schema", "cloudevents"].into_iter().map(|name| (map, name));
+    for (other, _) in reading.chain(cutting).filter_map(|(map, name)| map.node.entry(name)) {
+        let said = format!("`{}` looks into the body, and nothing looks into raw bytes", other.text);
+        let problem = Problem::error(Code::EitherOr, other.span, said).also(key.span, "any bytes");
+        found.push(problem.help("remove one of the two; `header:NAME` can be read"));
+    }
+    found
+}
+
 /// Nobody signs: what is only for signatures has no meaning.
-fn unsigned(map: Reader<'_>) -> Problems {
+fn unsigned(map: Reader<'_>, why: &str) -> Problems {
     let idle = ["secret", "secrets", "public_url", "tolerance", "verify_token"];
     let written = idle.iter().filter_map(|name| map.node.entry(name));
     let verify = map.node.entry("verify").map(|(key, _)| key.span);
     let problem = |(key, _): (&super::yaml::Key, &Node)| {
-        let said = format!("`{}` is for senders that sign, and `verify: none` says that nobody does", key.text);
+        let said = format!("`{}` is for senders that sign, and {why}", key.text);
         let problem = Problem::error(Code::EitherOr, key.span, said).label("never looked at");
-        let problem = verify.into_iter().fold(problem, |problem, span| problem.also(span, "nobody signs"));
+        let problem = verify.into_iter().fold(problem, |problem, span| problem.also(span, "nothing is signed"));
         problem.help("name the sender's preset after `verify:` (`clinch presets ls`), or remove this")
     };
     written.map(problem).collect()

@@ -1143,7 +1143,7 @@ fn a3_a_source_that_would_prove_nothing_is_refused() {
 fn a3_a_rotation_has_several_secrets_and_dates() {
     let lines = "sources:\n  shop:\n    verify: stripe\n    secrets:\n      - ${secrets.NEW}\n      - {secret: \"${secrets.OLD}\", id: old, not_after: 2026-08-01T00:00:00Z}\n";
     let workspace = loaded(&with(&[("clinch.yml", lines), ("flows/shop.yml", FROM_SHOP)]));
-    let secrets = &workspace.sources[0].proof.as_ref().expect("it signs").secrets;
+    let secrets = &workspace.sources[0].signature().expect("it signs").secrets;
     assert_eq!(secrets.iter().map(|secret| secret.id.as_str()).collect::<Vec<_>>(), ["NEW", "old"]);
     assert!(secrets[0].not_after.is_none() && secrets[1].not_after.is_some());
     let late = lines.replace("2026-08-01T00:00:00Z", "tomorrow");
@@ -1164,6 +1164,57 @@ fn a5_rules_that_contradict_themselves_are_refused_where_they_stand() {
     check("    ttl: 1h\n", "5:10", Code::TtlShorterThanRetries, "`shopify` tries again for 4h");
     check("    on_mismatch: reject\n", "5:5", Code::EitherOr, "has none");
     check("    schema: order\n", "5:13", Code::UnknownSchema, "there is no schemas/order.json");
+}
+
+#[test]
+fn a4_senders_with_tokens_need_no_secret_and_may_have_a_limit_each() {
+    let shop = "sources:\n  shop:\n    verify: sender\n    limits: {sender: 5/s, mode: defer}\n";
+    let flow = FROM_SHOP.replace("    on: shopify.order.*\n", "");
+    let files = |lines: &str| with(&[("clinch.yml", &format!("{shop}{lines}")), ("flows/shop.yml", &flow)]);
+    let workspace = loaded(&files(""));
+    let source = &workspace.sources[0];
+    assert!(matches!(source.proof, Some(crate::source::Proof::Sender)) && source.variables().next().is_none());
+    assert_eq!(source.limits.sender.map(|rate| rate.to_string()).as_deref(), Some("5/1s"));
+    assert_eq!(source.keys.on_conflict, crate::flow::OnConflict::Reject, "a caller understands a conflict");
+    let secret = "    secret: ${secrets.S}\n";
+    check(&files(secret), "clinch.yml:5:5", Code::EitherOr, "takes tokens", "remove this");
+    let limits = "    limits: {sender: 5/s}\n";
+    check(&shop_with(limits), "clinch.yml:5:14", Code::EitherOr, "told apart by their tokens", "`verify: sender`");
+}
+
+#[test]
+fn t031_t035_t056_what_a_body_is_and_what_is_done_about_it_twice() {
+    let any = "sources:\n  shop:\n    verify: none\n";
+    let flow = FROM_SHOP.replace("    on: shopify.order.*\n", "");
+    let files = |lines: &str| with(&[("clinch.yml", &format!("{any}{lines}")), ("flows/shop.yml", &flow)]);
+    let source = |files: &Files| loaded(files).sources.remove(0);
+    let raw = source(&files("    content: raw\n    accept_encoding: [gzip]\n    key_from: header:X\n"));
+    assert_eq!((raw.content, raw.takes_gzip, raw.same_body), (crate::source::Content::Raw, true, None));
+    let refused = |lines: &str, place: &str, said: &str| {
+        check(&files(lines), &format!("clinch.yml:{place}"), Code::EitherOr, said, "remove");
+    };
+    refused("    content: raw\n    drop: [/a]\n", "5:5", "`drop` looks into the body");
+    refused("    content: raw\n    key_from: body:/id\n", "5:5", "`key_from` looks into the body");
+    refused("    same_body: drop\n", "4:5", "sign the body and not the id");
+    check(&files("    accept_encoding: [br]\n"), "clinch.yml:4:23", Code::BadChoice, "br", "gzip");
+    let guarded = |lines: &str| source(&shop_with(lines)).same_body;
+    assert_eq!(guarded(""), Some(crate::source::SameBody::Count));
+    assert_eq!(guarded("    same_body: drop\n"), Some(crate::source::SameBody::Drop));
+    let both = "    same_body: drop\n    key_from: body:/id\n";
+    check(&shop_with(both), "clinch.yml:5:5", Code::EitherOr, "by something else", "remove one of the two");
+    check(&shop_with("    content: raw\n"), "clinch.yml:5:5", Code::EitherOr, "are known", "remove it");
+}
+
+#[test]
+fn a1_listeners_have_certificates_and_bounds() {
+    let lines = "tls: {cert: tls.crt, key: /etc/tls.key}\nconnections: {max: 100, per_address: 10}\n";
+    let settings = loaded(&with(&[("clinch.yml", lines)])).settings;
+    let rule = settings.tls.expect("a certificate");
+    assert_eq!((rule.cert.as_str(), rule.key.as_str(), settings.admin_tls), ("tls.crt", "/etc/tls.key", None));
+    assert_eq!((settings.connections.all, settings.connections.address), (Some(100), Some(10)));
+    check(&with(&[("clinch.yml", "tls: {cert: a}\n")]), "clinch.yml:1:1", Code::MissingKey, "`key`", "");
+    let none = "connections: {per_address: 0}\n";
+    check(&with(&[("clinch.yml", none)]), "clinch.yml:1:28", Code::OutOfRange, "per_address", "");
 }
 
 #[test]

@@ -201,3 +201,12 @@ CREATE TABLE tally (
     expired bigint NOT NULL DEFAULT 0,
     events_expired bigint NOT NULL DEFAULT 0
 );
+
+-- Tokens of senders that were made. A token proves itself; of these rows only the revoked ones have to be known.
+CREATE TABLE sender_token (
+    id text PRIMARY KEY,
+    sender text NOT NULL,
+    issued_at bigint NOT NULL,
+    expires_at bigint,
+    revoked_at bigint
+);

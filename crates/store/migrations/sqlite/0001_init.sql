@@ -106,3 +106,12 @@ CREATE TABLE key_entry (
     event INTEGER NOT NULL,
     PRIMARY KEY (run, hash)
 ) WITHOUT ROWID, STRICT;
+
+-- Tokens of senders that were made. A token proves itself; of these rows only the revoked ones have to be known.
+CREATE TABLE sender_token (
+    id TEXT PRIMARY KEY,
+    sender TEXT NOT NULL,
+    issued_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    revoked_at INTEGER
+) WITHOUT ROWID, STRICT;

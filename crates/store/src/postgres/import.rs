@@ -5,6 +5,7 @@ use super::param::{self, Params};
 use super::rows::{DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, reason_number, text};
 use super::{Fault, migrate};
 use crate::moving::{AuditPart, EventPart, Facts, JobPart, Totals, VersionPart};
+use crate::read::TokenRow;
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState};
 use clinch_core::job::Word;
@@ -45,7 +46,8 @@ const MOVED_AUDIT: &str = "moved_audit";
 const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
-const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally";
+const TABLES: &str =
+    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, sender_token";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -67,7 +69,7 @@ impl Target {
     }
 
     /// From the beginning: what an earlier run has left goes.
-    pub async fn begin(&mut self, boot: i64, versions: &[VersionPart]) -> Result<()> {
+    pub async fn begin(&mut self, boot: i64, versions: &[VersionPart], tokens: &[TokenRow]) -> Result<()> {
         let client = &self.client;
         together(client, async {
             client.batch_execute(&format!("TRUNCATE {TABLES}; UPDATE bucket SET until = 0")).await?;
@@ -82,7 +84,8 @@ impl Target {
                 )
                 .await?;
             }
-            Ok(())
+            // What was revoked there is revoked here.
+            insert_tokens(client, tokens).await
         })
         .await
     }
@@ -140,6 +143,7 @@ impl Target {
             ("effects", "count(*) FROM effect"),
             ("deliveries", "count(*) FROM delivery"),
             ("audit rows", "count(*) FROM audit"),
+            ("sender tokens", "count(*) FROM sender_token"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;
             totals.push((kind, found.unwrap_or(0)));
@@ -417,6 +421,22 @@ async fn insert_deliveries(client: &Client, events: &[EventPart]) -> Sql<()> {
             &column(&rows, |(.., delivery)| delivery.at.as_micros()),
             &column(&rows, |(.., delivery)| delivery.times.cast_signed()),
             &column(&rows, |(.., delivery)| i16::from(delivery.conflict)),
+        ],
+    )
+    .await
+}
+
+async fn insert_tokens(client: &Client, tokens: &[TokenRow]) -> Sql<()> {
+    write(
+        client,
+        "INSERT INTO sender_token (id, sender, issued_at, expires_at, revoked_at)
+         SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[])",
+        &[
+            &column(tokens, |token| token.sender.token.to_string()),
+            &column(tokens, |token| token.sender.name.as_str()),
+            &column(tokens, |token| token.sender.issued_at.as_micros()),
+            &column(tokens, |token| token.sender.expires_at.map(Timestamp::as_micros)),
+            &column(tokens, |token| token.revoked_at.map(Timestamp::as_micros)),
         ],
     )
     .await

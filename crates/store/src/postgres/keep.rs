@@ -4,7 +4,7 @@ use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, bucket, lanes, lock, span};
+use super::{Fault, Shared, bucket, lanes, lock, span, token};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
 use clinch_core::lane::Order;
@@ -35,6 +35,9 @@ pub(super) async fn prune(
     most: usize,
 ) -> Result<Pruned, Fault> {
     let is_new_round = lock(&shared.round).to == 0;
+    if is_new_round {
+        token::prune(shared, now, most).await?;
+    }
     let keys = if is_new_round { drop_and_make(shared, now, retention).await? } else { 0 };
     let Some(mut line) = alone(shared).await? else {
         // Another node is at it.

@@ -26,6 +26,7 @@ mod rows;
 mod settle;
 mod skew;
 mod span;
+mod token;
 mod turns;
 mod verify;
 mod wake;
@@ -37,6 +38,7 @@ use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
 use batch::Batcher;
+use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use ledger::{Conclusions, Intents};
@@ -99,6 +101,8 @@ enum Fault {
     TakenForDead,
     #[error("256 nodes use this database, and no more can")]
     TooManyNodes,
+    #[error("the database holds something that cannot be read: {0}")]
+    Damaged(&'static str),
 }
 
 /// The server's own words, where there are any: the error itself says only that there was one. And what to do, where we know.
@@ -451,6 +455,16 @@ impl Store for PostgresStore {
         self.shared.done(began, self.shared.revive(&ask).await)
     }
 
+    async fn issue(&self, token: Sender, record: Record) -> Result<Issued> {
+        let began = Instant::now();
+        self.shared.done(began, token::issue(&self.shared, &token, &record).await)
+    }
+
+    async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation> {
+        let began = Instant::now();
+        self.shared.done(began, token::revoke(&self.shared, token, &record).await)
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         let began = Instant::now();
         self.shared.done(began, self.shared.activate(hash, &files, at).await)
@@ -528,6 +542,10 @@ impl Read for PostgresStore {
 
     async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>> {
         read::audit(&self.shared.eyes, limit).await.map_err(unread)
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRow>> {
+        token::all(&self.shared.eyes).await.map_err(unread)
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

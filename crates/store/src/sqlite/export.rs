@@ -1,8 +1,10 @@
 //! A stopped store, read from end to end. It is locked meanwhile, and left as it is but for the mark that it was moved.
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
+use super::token;
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
 use crate::moving::{AuditPart, EventPart, Facts, JobPart, Totals, VersionPart};
+use crate::read::TokenRow;
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
 use clinch_core::effect::EffectState;
@@ -86,6 +88,10 @@ impl Source {
             Ok(VersionPart { id: VersionId(row.get(0)?), hash: row.get(1)?, files: row.get(2)?, at })
         };
         self.all("SELECT id, hash, files, at FROM version ORDER BY id", params![], version)
+    }
+
+    pub fn tokens(&self) -> Result<Vec<TokenRow>> {
+        token::all(&self.conn).map_err(damaged)
     }
 
     pub fn events(&self) -> Result<i64> {
@@ -204,6 +210,7 @@ impl Source {
             ("effects", count("effect")?),
             ("deliveries", count("delivery")?),
             ("audit rows", count("audit")?),
+            ("sender tokens", count("sender_token")?),
         ])
     }
 

@@ -3,6 +3,7 @@
 use super::accept::note_oldest;
 use super::memory::Settled;
 use super::rows::{DEAD, NOOP, SUCCESS, lane, reason};
+use super::token;
 use super::writer::{Batch, lock};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
@@ -19,6 +20,7 @@ pub(super) fn prune(
     most: usize,
 ) -> rusqlite::Result<Pruned> {
     note_oldest(batch)?;
+    token::prune(batch, now, most)?;
     let keys = prune_keys(batch, now, most)?;
     let mut pruned = prune_jobs(batch, now, retention, most)?;
     if pruned.events > 0 {

@@ -11,6 +11,7 @@ mod read;
 mod revive;
 mod rows;
 mod settle;
+mod token;
 mod verify;
 mod writer;
 
@@ -21,6 +22,7 @@ use crate::read::*;
 use crate::*;
 use async_trait::async_trait;
 use clinch_core::job::Fence;
+use clinch_core::sender::{Sender, TokenId};
 use memory::{Live, Memory, Phase};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
@@ -388,6 +390,14 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| revive::revive(batch, &ask)).await
     }
 
+    async fn issue(&self, token: Sender, record: Record) -> Result<Issued> {
+        self.shared.write(move |batch| token::issue(batch, &token, &record)).await
+    }
+
+    async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation> {
+        self.shared.write(move |batch| token::revoke(batch, token, &record)).await
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         self.shared
             .write(move |batch| {
@@ -459,6 +469,10 @@ impl Read for SqliteStore {
 
     async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>> {
         read::audit(&self.readers, limit).await
+    }
+
+    async fn tokens(&self) -> Result<Vec<TokenRow>> {
+        self.readers.ask(token::all).await
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

@@ -23,7 +23,8 @@ pub fn plan(
     let (body, content_type) = body(action, payload, scope)?;
     let mut headers = HeaderMap::new();
     if let Some(content_type) = content_type {
-        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        let value = HeaderValue::from_str(content_type).map_err(|_| BadExpr("its content type is not one".into()))?;
+        headers.insert(http::header::CONTENT_TYPE, value);
     }
     for (name, template) in &action.headers {
         let name =
@@ -52,15 +53,15 @@ fn text(template: &clinch_core::expr::Template, scope: &mut Scope<'_>) -> Result
     }
 }
 
-fn body(
+fn body<'a>(
     action: &HttpAction,
     payload: &Payload,
-    scope: &mut Scope<'_>,
-) -> Result<(Bytes, Option<&'static str>), BadExpr> {
+    scope: &mut Scope<'a>,
+) -> Result<(Bytes, Option<&'a str>), BadExpr> {
     const JSON: Option<&str> = Some("application/json");
     Ok(match &action.body {
         HttpBody::Empty => (Bytes::new(), None),
-        HttpBody::Event => (payload.body.clone(), JSON),
+        HttpBody::Event => (payload.body.clone(), Some(scope.content_type())),
         HttpBody::From(expr) => (expr.value(scope.names())?.to_string().into(), JSON),
         HttpBody::Tree(tree) => (tree.value(scope.names())?.to_string().into(), JSON),
         HttpBody::Text(template) => (text(template, scope)?.into(), Some("text/plain; charset=utf-8")),

@@ -229,14 +229,23 @@ impl Preset {
         items.into_iter().map(|item| self.event(request, item)).collect()
     }
 
+    /// The body as one event that nothing looks into.
+    pub fn bytes<'a>(&self, request: &Request<'a>) -> Event<'a> {
+        self.read(request, request.body.into(), Value::Null)
+    }
+
     fn event<'a>(&self, request: &Request<'_>, body: Cow<'a, [u8]>) -> Result<Event<'a>, BadBody> {
         let value: Value = serde_json::from_slice(&body).map_err(|_| BadBody::NotJson)?;
+        Ok(self.read(request, body, value))
+    }
+
+    fn read<'a>(&self, request: &Request<'_>, body: Cow<'a, [u8]>, value: Value) -> Event<'a> {
         let look = |place: &Place| place.look(request, &body, &value);
         let first =
             |rule: &[Places]| rule.iter().find_map(|places| places.iter().map(look).collect::<Option<Vec<_>>>());
         let id = first(self.id);
         let said = first(self.kind).unwrap_or_default().join(".");
-        Ok(Event { id: id.map(|values| identity(&values)), kind: self.kind_of(&said), said, body, value })
+        Event { id: id.map(|values| identity(&values)), kind: self.kind_of(&said), said, body, value }
     }
 
     /// A type in our words, for one in the provider's.
@@ -253,6 +262,11 @@ impl Preset {
             family => format!("{family}.{ours}"),
         }
     }
+}
+
+/// What recognises a body that has no id.
+pub(crate) fn body_hash(body: &[u8]) -> String {
+    HEXLOWER.encode(digest(&SHA256, body).as_ref())
 }
 
 /// One value is the id itself; several are hashed, as is what would be too long for a key.
@@ -274,7 +288,7 @@ impl Place {
     fn look(&self, request: &Request<'_>, body: &[u8], value: &Value) -> Option<String> {
         let text = match self {
             Place::Header(name) => request.header(name).ok()?.trim().to_string(),
-            Place::Digest => HEXLOWER.encode(digest(&SHA256, body).as_ref()),
+            Place::Digest => body_hash(body),
             Place::Event(pointer) => match value.pointer(pointer)? {
                 Value::String(text) => text.clone(),
                 scalar @ (Value::Number(_) | Value::Bool(_)) => scalar.to_string(),

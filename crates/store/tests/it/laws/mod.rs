@@ -11,6 +11,7 @@ pub mod order;
 pub mod read;
 pub mod revive;
 pub mod settle;
+pub mod token;
 mod world;
 
 pub use world::*;
@@ -108,6 +109,10 @@ macro_rules! every_law {
                 an_effect_that_is_sent_again_is_one_row_that_counts
                 effects_come_in_the_order_of_their_first_intent
                 every_state_and_class_of_an_effect_reads_back
+            }
+            token {
+                a4_a_token_is_listed_until_long_after_its_end
+                a4_a_token_is_revoked_once_and_that_survives_a_kill
             }
             revive {
                 p8_a_replay_keeps_id_key_and_effects

@@ -1,0 +1,145 @@
+//! What flows on a connection, and how long nothing may. Headers that began must end soon, an answer must be taken, and
+//! only between two requests may it be quiet for longer.
+
+use super::HEADER_TIMEOUT;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+/// An answer that nobody takes is given up after this long.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where a connection is, known to the wire and to the service.
+#[derive(Clone, Default)]
+pub struct Watch(Arc<Seen>);
+
+#[derive(Default)]
+struct Seen {
+    /// HTTP/1: reading a head (0, also of a connection that is new), serving, or between two requests.
+    phase: AtomicUsize,
+    /// HTTP/2: requests under way, and how many there were.
+    under_way: AtomicUsize,
+    begun: AtomicU64,
+}
+
+const HEAD: usize = 0;
+const SERVING: usize = 1;
+const BETWEEN: usize = 2;
+
+/// It has been quiet for too long.
+pub struct Quiet;
+
+/// A request of an HTTP/2 connection, until it is dropped.
+pub struct UnderWay(Watch);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    pub fn begun(&self) {
+        self.0.phase.store(SERVING, Ordering::Relaxed);
+    }
+
+    pub fn ended(&self) {
+        self.0.phase.store(BETWEEN, Ordering::Relaxed);
+    }
+
+    pub fn under_way(&self) -> UnderWay {
+        self.0.begun.fetch_add(1, Ordering::Relaxed);
+        self.0.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(self.clone())
+    }
+
+    /// Until no request came for `first` on a new connection, or for `later` on one that was used.
+    pub async fn quiet(&self, first: Duration, later: Duration) -> Quiet {
+        let mut known = 0;
+        loop {
+            sleep(if known == 0 { first } else { later }).await;
+            let begun = self.0.begun.load(Ordering::Relaxed);
+            if begun == known && self.0.under_way.load(Ordering::Relaxed) == 0 {
+                return Quiet;
+            }
+            known = begun;
+        }
+    }
+}
+
+/// A stream of HTTP/1 that is watched. What usually happens, a head in one piece and an answer at once, sets no timer.
+pub struct Wire<T> {
+    stream: T,
+    watch: Watch,
+    head: Option<Pin<Box<Sleep>>>,
+    write: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> Wire<T> {
+    pub fn new(stream: T, watch: Watch) -> Self {
+        Wire { stream, watch, head: None, write: None }
+    }
+}
+
+/// Whether the timer, which starts when it is first asked, has run out.
+fn is_over(timer: &mut Option<Pin<Box<Sleep>>>, after: Duration, context: &mut Context<'_>) -> bool {
+    let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + after)));
+    timer.as_mut().poll(context).is_ready()
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        let phase = &this.watch.0.phase;
+        if read.is_ready() {
+            if buffer.filled().len() > before {
+                let _ = phase.compare_exchange(BETWEEN, HEAD, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            return read;
+        }
+        if phase.load(Ordering::Relaxed) != HEAD {
+            this.head = None;
+        } else if is_over(&mut this.head, HEADER_TIMEOUT, context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Poll::Pending
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Wire<T> {
+    fn watched<R>(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if wrote.is_ready() {
+            self.write = None;
+        } else if is_over(&mut self.write, WRITE_TIMEOUT, context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        wrote
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let wrote = Pin::new(&mut this.stream).poll_write(context, bytes);
+        this.watched(context, wrote)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.stream).poll_flush(context);
+        this.watched(context, flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.stream).poll_shutdown(context);
+        this.watched(context, shut)
+    }
+}
