@@ -28,6 +28,7 @@ pub mod pointer;
 mod raw;
 pub mod retry;
 pub mod schema;
+pub mod seal;
 pub mod signature;
 pub mod source;
 pub mod term;

@@ -88,6 +88,11 @@ impl Source {
         self.all("SELECT id, hash, files, at FROM version ORDER BY id", params![], version)
     }
 
+    /// What it knows of its keys.
+    pub fn secrets(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        self.all("SELECT name, value FROM secret", params![], |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
     pub fn events(&self) -> Result<i64> {
         self.events_after(0)
     }
