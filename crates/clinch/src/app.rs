@@ -2,6 +2,7 @@
 
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
+use crate::encryption::{Keys, Made};
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
@@ -9,9 +10,9 @@ use crate::secrets::Secrets;
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, server, worker};
-use clinch_core::config::{self, Files, Problem, Workspace};
+use clinch_core::config::{self, Encryption, Files, Problem, Workspace};
 use clinch_store::postgres::{self, PostgresStore};
-use clinch_store::sqlite::SqliteStore;
+use clinch_store::sqlite::{self, SqliteStore};
 use clinch_store::{Store, StoreError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -119,7 +120,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let io = |error: std::io::Error| StartError::Io(error.to_string());
     make_private(&options.data_dir).map_err(io)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let store = open_store(&options, &clock).await?;
+    let (store, keys) = open_store(&options, &workspace, &secrets, &clock).await?;
     let (token, new_token) = AdminToken::load_or_create(&options.data_dir).map_err(io)?;
 
     let version = files.version();
@@ -132,6 +133,8 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
     let house = House {
         rejections: Arc::new(rejections),
+        keys: Arc::new(keys),
+        chores: Arc::default(),
         store,
         clock,
         metrics,
@@ -170,10 +173,13 @@ fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartErr
     let of_sources: Vec<(&str, &str)> =
         sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
     let of_steps = workspace.secrets.iter().map(String::as_str);
-    let names: BTreeSet<&str> = of_steps.chain(of_sources.iter().map(|(variable, _)| *variable)).collect();
+    let of_store: Vec<&str> = workspace.settings.encryption.iter().flat_map(Encryption::secrets).collect();
+    let of_sources_and_store = of_sources.iter().map(|(variable, _)| *variable).chain(of_store.iter().copied());
+    let names: BTreeSet<&str> = of_steps.chain(of_sources_and_store).collect();
     Secrets::from_env(names).map_err(|missing| {
         let told = |name: &String| match of_sources.iter().find(|(variable, _)| variable == name) {
             Some((_, source)) => format!("{name} (source `{source}`)"),
+            None if of_store.contains(&name.as_str()) => format!("{name} (encryption)"),
             None => name.clone(),
         };
         let names: Vec<String> = missing.iter().map(told).collect();
@@ -218,16 +224,27 @@ async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<Tc
 }
 
 /// A database that many nodes share, or a directory of this one.
-async fn open_store(options: &Options, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>, StartError> {
+async fn open_store(
+    options: &Options,
+    workspace: &Workspace,
+    secrets: &Secrets,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Arc<dyn Store>, Keys), StartError> {
+    let asked = workspace.settings.encryption.as_ref();
     let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
     if let Some(url) = options.store.as_deref().filter(is_database) {
         let clock = clock.clone();
         let among_others = postgres::Options::new(Arc::new(move || clock.now()));
-        return Ok(Arc::new(PostgresStore::open(url, secret_bytes(), among_others).await?));
+        let keys = Keys::shared(asked, secrets).map_err(StartError::Workspace)?;
+        let store = PostgresStore::open(url, secret_bytes(), keys.ring().map_err(StartError::Workspace)?, among_others);
+        return Ok((Arc::new(store.await?), keys));
     }
     let directory = store_directory(options)?;
     make_private(&directory).map_err(|error| StartError::Io(error.to_string()))?;
-    Ok(Arc::new(SqliteStore::open(&directory, secret_bytes()).await?))
+    let known = sqlite::keys_of(&directory)?;
+    let keys = Keys::embedded(asked, secrets, &directory, &known).map_err(StartError::Workspace)?;
+    let store = SqliteStore::open(&directory, secret_bytes(), keys.ring().map_err(StartError::Workspace)?).await?;
+    Ok((Arc::new(store), keys))
 }
 
 fn store_directory(options: &Options) -> Result<PathBuf, StartError> {
@@ -378,6 +395,14 @@ impl App {
         }
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");
+        }
+        match &*self.house.keys {
+            Keys::Nothing => eprintln!("  warning  encryption: none: everything is stored readable"),
+            Keys::File { path, made: Made::Now } => eprintln!(
+                "  key      {} was made and encrypts the store; keep a copy elsewhere: without it nothing can be read",
+                path.display()
+            ),
+            Keys::File { .. } | Keys::Configured { .. } => {}
         }
         for warning in &self.warnings {
             self.warn(warning);

@@ -1,6 +1,8 @@
 //! What every room is given. Rooms meet in the store, never in each other.
 
+use crate::chores::Chores;
 use crate::clock::Clock;
+use crate::encryption::Keys;
 use crate::rejections::Rejections;
 use crate::secrets::Secrets;
 use crate::telemetry::Metrics;
@@ -18,6 +20,8 @@ pub struct House {
     pub versions: Arc<Versions>,
     pub secrets: Arc<Secrets>,
     pub rejections: Arc<Rejections>,
+    pub keys: Arc<Keys>,
+    pub chores: Arc<Chores>,
     /// Cancelled when the house is to be left: nothing new is begun.
     pub stop: CancellationToken,
 }

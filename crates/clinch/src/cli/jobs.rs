@@ -252,6 +252,10 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             )
         }),
     );
+    if let Some(why) = &told.unread {
+        let _ = writeln!(text, "{BOLD}body{BOLD:#} not shown: {}", clean(why));
+        return text;
+    }
     let masked = if told.body.json { "its texts masked" } else { "not JSON, not shown" };
     let lines = told.body.lines.iter().map(|line| clean(line)).chain(told.body.cut.then(|| "…".to_string()));
     let heading = format!("body, {} bytes, {masked}", render::thousands(told.body.bytes as u64));
@@ -330,6 +334,7 @@ pub(super) mod tests {
             }],
             deliveries: vec![],
             audit: vec![],
+            unread: None,
             body: Preview { bytes: 17, json: true, lines: vec!["{".into(), "}".into()], cut: false },
         };
         let text = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();

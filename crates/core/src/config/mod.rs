@@ -135,7 +135,31 @@ impl Workspace {
 pub struct Settings {
     pub listen: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// Nothing is said: the key file of an embedded store.
+    pub encryption: Option<Encryption>,
     pub kv: Vec<SharedStore>,
+}
+
+/// `encryption:` of `clinch.yml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// Everything is stored as it came.
+    None,
+    /// The names of secrets: the key that writes, and those that only read.
+    Keys { key: String, older: Vec<String> },
+    /// A key file, which is there.
+    File(String),
+}
+
+impl Encryption {
+    /// The names of its secrets. No step ever sees them.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        let (key, older) = match self {
+            Encryption::None | Encryption::File(_) => (None, &[][..]),
+            Encryption::Keys { key, older } => (Some(key), &older[..]),
+        };
+        key.into_iter().chain(older).map(String::as_str)
+    }
 }
 
 /// A Redis that several installations share, to tell each other which keys they have seen: `kv:` of `clinch.yml`.

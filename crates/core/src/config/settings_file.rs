@@ -7,7 +7,7 @@ use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
-use super::{Settings, SharedStore};
+use super::{Encryption, Settings, SharedStore};
 
 /// What the settings say, as far as they can be read.
 #[derive(Default)]
@@ -29,6 +29,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
         settings: Settings {
             listen: listen.as_ref().map(|spot| spot.value),
             admin: admin.as_ref().map(|spot| spot.value),
+            encryption: read_encryption(reader),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -61,6 +62,21 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
         report.add(forgetful(kv));
     }
     file
+}
+
+fn read_encryption(settings: Reader<'_>) -> Option<Encryption> {
+    if settings.node.get("encryption")?.text().is_some() {
+        return Some(Encryption::None);
+    }
+    let map = settings.map("encryption")?;
+    if map.has("file") {
+        return map.must("file", value::text).map(|path| Encryption::File(path.to_string()));
+    }
+    let older = map.node.get("older").map_or(&[][..], Node::items);
+    Some(Encryption::Keys {
+        key: map.must("key", value::variable)?,
+        older: older.iter().filter_map(|node| value::variable(node, "older").ok()).collect(),
+    })
 }
 
 fn read_store(name: &str, store: Reader<'_>) -> Option<SharedStore> {
