@@ -43,6 +43,14 @@ pub struct Options {
     pub grace: Duration,
 }
 
+impl Options {
+    /// The address of a database that nodes share.
+    fn database(&self) -> Option<&str> {
+        let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
+        self.store.as_deref().filter(is_database)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Roles {
     pub intake: bool,
@@ -109,6 +117,8 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
         false => Vec::new(),
     };
+    let keys = Keys::asked_for(workspace.settings.encryption.as_ref(), &secrets, options.database().is_some());
+    let keys = keys.map_err(StartError::Workspace)?;
     let intake = match options.roles.intake {
         true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen").await?),
         false => None,
@@ -120,7 +130,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let io = |error: std::io::Error| StartError::Io(error.to_string());
     make_private(&options.data_dir).map_err(io)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let (store, keys) = open_store(&options, &workspace, &secrets, &clock).await?;
+    let (store, keys) = open_store(&options, keys, &clock).await?;
     let (token, new_token) = AdminToken::load_or_create(&options.data_dir).map_err(io)?;
 
     let version = files.version();
@@ -226,24 +236,23 @@ async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<Tc
 /// A database that many nodes share, or a directory of this one.
 async fn open_store(
     options: &Options,
-    workspace: &Workspace,
-    secrets: &Secrets,
+    keys: Option<Keys>,
     clock: &Arc<dyn Clock>,
 ) -> Result<(Arc<dyn Store>, Keys), StartError> {
-    let asked = workspace.settings.encryption.as_ref();
-    let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
-    if let Some(url) = options.store.as_deref().filter(is_database) {
+    let ring = |keys: &Keys| keys.ring().map_err(StartError::Workspace);
+    if let (Some(url), Some(keys)) = (options.database(), &keys) {
         let clock = clock.clone();
         let among_others = postgres::Options::new(Arc::new(move || clock.now()));
-        let keys = Keys::shared(asked, secrets).map_err(StartError::Workspace)?;
-        let store = PostgresStore::open(url, secret_bytes(), keys.ring().map_err(StartError::Workspace)?, among_others);
-        return Ok((Arc::new(store.await?), keys));
+        let store = PostgresStore::open(url, secret_bytes(), ring(keys)?, among_others).await?;
+        return Ok((Arc::new(store), keys.clone()));
     }
     let directory = store_directory(options)?;
     make_private(&directory).map_err(|error| StartError::Io(error.to_string()))?;
-    let known = sqlite::keys_of(&directory)?;
-    let keys = Keys::embedded(asked, secrets, &directory, &known).map_err(StartError::Workspace)?;
-    let store = SqliteStore::open(&directory, secret_bytes(), keys.ring().map_err(StartError::Workspace)?).await?;
+    let keys = match keys {
+        Some(keys) => keys,
+        None => Keys::beside(&directory, &sqlite::keys_of(&directory)?).map_err(StartError::Workspace)?,
+    };
+    let store = SqliteStore::open(&directory, secret_bytes(), ring(&keys)?).await?;
     Ok((Arc::new(store), keys))
 }
 
@@ -402,7 +411,7 @@ impl App {
                 "  key      {} was made and encrypts the store; keep a copy elsewhere: without it nothing can be read",
                 path.display()
             ),
-            Keys::File { .. } | Keys::Configured { .. } => {}
+            Keys::File { .. } | Keys::Configured(_) => {}
         }
         for warning in &self.warnings {
             self.warn(warning);

@@ -18,14 +18,12 @@ pub const KEY_FILE: &str = "encryption.key";
 const HOW: &str = "make a key with `openssl rand -hex 32`, set it as a secret on every node, and name it in clinch.yml: \
                    `encryption: {key: '${secrets.NAME}'}`; or say `encryption: none`";
 
+#[derive(Clone)]
 pub enum Keys {
     /// Nothing is encrypted, because the operator said so.
     Nothing,
     /// From the secrets that `clinch.yml` names.
-    Configured {
-        key: String,
-        older: Vec<String>,
-    },
+    Configured(KeyRing),
     File {
         path: PathBuf,
         made: Made,
@@ -43,25 +41,28 @@ pub enum Made {
 }
 
 impl Keys {
-    /// Of a store that nodes share: they must share the key, so nobody can make it for them.
-    pub fn shared(asked: Option<&Encryption>, secrets: &Secrets) -> Result<Keys, String> {
-        match asked {
-            None => Err(format!("the store is shared by nodes and has no encryption key; {HOW}")),
-            Some(asked) => Ok(Keys::configured(asked, secrets, Made::ByOthers)),
-        }
+    /// What `clinch.yml` says; `None` where nothing is said and the store may have a key file beside it. A store that nodes
+    /// share has none: they must share the key, so nobody can make it for them.
+    pub fn asked_for(asked: Option<&Encryption>, secrets: &Secrets, is_shared: bool) -> Result<Option<Keys>, String> {
+        let made = if is_shared { Made::ByOthers } else { Made::Before };
+        let read = |name: &String| secrets.get(name).unwrap_or_default();
+        let keys = match asked {
+            None if is_shared => return Err(format!("the store is shared by nodes and has no encryption key; {HOW}")),
+            None => return Ok(None),
+            Some(Encryption::None) => Keys::Nothing,
+            Some(Encryption::File(path)) => Keys::File { path: path.into(), made },
+            Some(Encryption::Keys { key, older }) => {
+                Keys::Configured(ring(&read(key), &older.iter().map(read).collect::<Vec<_>>())?)
+            }
+        };
+        // Said before anything is opened.
+        keys.ring()?;
+        Ok(Some(keys))
     }
 
-    /// Of a store in a directory, which has envelopes of the keys that are `known`. A key file that is not there is made, but
-    /// not where one is missing.
-    pub fn embedded(
-        asked: Option<&Encryption>,
-        secrets: &Secrets,
-        directory: &Path,
-        known: &[KeyId],
-    ) -> Result<Keys, String> {
-        if let Some(asked) = asked {
-            return Ok(Keys::configured(asked, secrets, Made::Before));
-        }
+    /// Of a store in this directory, which has envelopes of the keys that are `known`. A key file that is not there is made,
+    /// but not where one is missing.
+    pub fn beside(directory: &Path, known: &[KeyId]) -> Result<Keys, String> {
         let path = directory.join(KEY_FILE);
         if path.exists() {
             return Ok(Keys::File { path, made: Made::Before });
@@ -77,22 +78,11 @@ impl Keys {
         Ok(Keys::File { path, made: Made::Now })
     }
 
-    fn configured(asked: &Encryption, secrets: &Secrets, made: Made) -> Keys {
-        let read = |name: &String| secrets.get(name).unwrap_or_default();
-        match asked {
-            Encryption::None => Keys::Nothing,
-            Encryption::File(path) => Keys::File { path: path.into(), made },
-            Encryption::Keys { key, older } => {
-                Keys::Configured { key: read(key), older: older.iter().map(read).collect() }
-            }
-        }
-    }
-
     /// What the store is opened with.
     pub fn ring(&self) -> Result<Option<KeyRing>, String> {
         match self {
             Keys::Nothing => Ok(None),
-            Keys::Configured { key, older } => ring(key, older).map(Some),
+            Keys::Configured(ring) => Ok(Some(ring.clone())),
             Keys::File { path, .. } => read(path).map_err(|error| error.to_string()).map(Some),
         }
     }
@@ -168,30 +158,26 @@ mod tests {
         Secrets::from_env([]).expect("none are needed")
     }
 
-    fn embedded(directory: &Path, known: &[KeyId]) -> Result<Keys, String> {
-        Keys::embedded(None, &no_secrets(), directory, known)
-    }
-
     #[test]
     fn k2_a_key_is_made_once_and_kept_for_its_owner_alone() {
         let dir = tempfile::tempdir().expect("a directory");
-        let first = embedded(dir.path(), &[]).expect("made").ring().expect("read").expect("a key");
-        let again = embedded(dir.path(), &[first.active()]).expect("there").ring().expect("read").expect("a key");
+        let first = Keys::beside(dir.path(), &[]).expect("made").ring().expect("read").expect("a key");
+        let again = Keys::beside(dir.path(), &[first.active()]).expect("there").ring().expect("read").expect("a key");
         assert_eq!(first.active(), again.active());
         let path = dir.path().join(KEY_FILE);
         assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
-        let said = embedded(dir.path(), &[]).expect("there").ring().expect_err("others may read it");
+        let said = Keys::beside(dir.path(), &[]).expect("there").ring().expect_err("others may read it");
         assert!(said.contains("chmod 600"), "{said}");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).expect("changed");
-        assert!(embedded(dir.path(), &[]).expect("there").ring().is_ok());
+        assert!(Keys::beside(dir.path(), &[]).expect("there").ring().is_ok());
     }
 
     #[test]
     fn t106_a_key_file_that_is_missing_is_not_made_anew() {
         let dir = tempfile::tempdir().expect("a directory");
         let known = KeyRing::new(&new_key(), &[]).expect("a key").active();
-        let said = embedded(dir.path(), &[known]).err().expect("refused");
+        let said = Keys::beside(dir.path(), &[known]).err().expect("refused");
         assert!(said.contains(&known.to_string()) && said.contains("put the file back"), "{said}");
         assert!(!dir.path().join(KEY_FILE).exists());
     }
@@ -199,7 +185,7 @@ mod tests {
     #[test]
     fn t106_a_new_key_stands_before_the_old_one() {
         let dir = tempfile::tempdir().expect("a directory");
-        let keys = embedded(dir.path(), &[]).expect("made");
+        let keys = Keys::beside(dir.path(), &[]).expect("made");
         let old = keys.ring().expect("read").expect("a key").active();
         let new = keys.renewed().expect("written").expect("a key");
         assert_ne!(new.active(), old);
@@ -213,8 +199,9 @@ mod tests {
 
     #[test]
     fn k2_a_store_that_nodes_share_says_how_to_get_a_key() {
-        let said = Keys::shared(None, &no_secrets()).err().expect("refused");
+        let said = Keys::asked_for(None, &no_secrets(), true).err().expect("refused");
         assert!(said.contains("openssl rand -hex 32") && said.contains("encryption: none"), "{said}");
-        assert!(Keys::shared(Some(&Encryption::None), &no_secrets()).expect("said").ring().expect("none").is_none());
+        let none = Keys::asked_for(Some(&Encryption::None), &no_secrets(), true).expect("said").expect("said");
+        assert!(none.ring().expect("none").is_none());
     }
 }

@@ -150,10 +150,13 @@ impl SealedAttempt {
     }
 }
 
+/// Which count of a key.
+pub(crate) type Part = fn(&mut KeyUse) -> &mut u64;
+
 impl KeyUse {
     /// Counts places that begin like this: head of an envelope, or of something from before encryption. What was erased is
     /// under no key.
-    pub(crate) fn add(uses: &mut Vec<KeyUse>, head: &[u8], places: u64, part: fn(&mut KeyUse) -> &mut u64) {
+    pub(crate) fn add(uses: &mut Vec<KeyUse>, head: &[u8], places: u64, part: Part) {
         let key = match sealed_with(head) {
             Ok(key) => Some(key),
             Err(NotOpened::NotSealed) => None,

@@ -7,6 +7,7 @@ mod cluster_order;
 mod config;
 mod crash;
 mod disk;
+mod encryption;
 mod hostile;
 mod intake;
 mod migrate;

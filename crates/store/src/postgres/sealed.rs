@@ -7,7 +7,7 @@ use super::pool::Line;
 use super::rows::{self, text};
 use super::{Fault, Shared, lock};
 use crate::read::{Contents, KeyUse};
-use crate::seal::{self, Sealer, result_place};
+use crate::seal::{self, Part, Sealer, result_place};
 use crate::{ForgetAsk, Forgotten, Resealed, StoreError};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::seal::{FORGOTTEN, HEAD_BYTES, KeyCheck, KeyId, KeyRing, Place};
@@ -89,15 +89,17 @@ struct Swaps {
 impl Swaps {
     fn add(&mut self, sealed: &mut Resealed, sealer: &Sealer, place: Place<'_>, stored: &[u8]) -> bool {
         match sealer.again(place, stored) {
-            Ok(None) => return false,
+            Ok(None) => false,
             Ok(Some(new)) => {
                 self.old.push(stored.to_vec());
                 self.new.push(new);
-                return true;
+                true
             }
-            Err(_) => sealed.unreadable += 1,
+            Err(_) => {
+                sealed.unreadable += 1;
+                false
+            }
         }
-        false
     }
 
     fn columns(&self) -> (Vec<&[u8]>, Vec<&[u8]>) {
@@ -105,12 +107,18 @@ impl Swaps {
     }
 }
 
-const EVENTS: &str = "SELECT id, payload FROM event WHERE id > $1 ORDER BY id LIMIT $2";
+/// A part of a walk holds no more bytes of payloads than this, if it has more than one event.
+const BYTES_MAX: i64 = 8 << 20;
+const EVENTS: &str = "
+    SELECT id, jobs, payload FROM (
+        SELECT id, jobs, payload, sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before
+        FROM (SELECT id, jobs, payload FROM event WHERE id > $1 ORDER BY id LIMIT $2) AS next
+    ) AS next WHERE before <= $3 ORDER BY id";
 const RESULTS: &str = "SELECT job, name, body FROM effect WHERE job > $1 AND job <= $2 AND body IS NOT NULL";
 const ERRORS: &str =
     "SELECT job, no, started_at, error FROM attempt WHERE job > $1 AND job <= $2 AND error IS NOT NULL";
 
-/// A part of the walk takes the ids up to its last event, the last part all the rest.
+/// A part of the walk takes the ids up to its last event; the last part finds no event, and takes all the rest.
 pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize) -> Result<Resealed, Fault> {
     let sealer = &shared.sealer;
     let after = after.map_or(0, |event| event.number().cast_signed());
@@ -118,16 +126,13 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
     let mut line = shared.hands.line().await?;
     let mut sealed = Resealed::default();
     let (mut payloads, mut results, mut errors) = (Swaps::default(), Swaps::default(), Swaps::default());
-    let found = line.query(EVENTS, &[&after, &most]).await?;
-    for row in &found {
+    for row in &line.query(EVENTS, &[&after, &most, &BYTES_MAX]).await? {
         sealed.events += 1;
         let event = rows::event_id(row, 0)?;
-        if payloads.add(&mut sealed, sealer, Place::Payload(event), row.try_get(1)?) {
+        sealed.last = Some(event);
+        if payloads.add(&mut sealed, sealer, Place::Payload(event), row.try_get(2)?) {
             payloads.ids.push(row.try_get(0)?);
         }
-    }
-    if found.len() as i64 == most {
-        sealed.last = found.last().map(|row| rows::event_id(row, 0)).transpose()?;
     }
     let last = sealed.last.map_or(i64::MAX, |event| event.number().cast_signed());
     for row in &line.query(RESULTS, &[&after, &last]).await? {
@@ -166,7 +171,7 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
 /// In parts: no statement looks at everything.
 pub(super) async fn uses(shared: &Shared) -> Result<Vec<KeyUse>, Fault> {
     let mut uses: Vec<KeyUse> = Vec::new();
-    let columns: [(&str, &str, &str, fn(&mut KeyUse) -> &mut u64); 3] = [
+    let columns: [(&str, &str, &str, Part); 3] = [
         ("event", "id", "payload", |of| &mut of.payloads),
         ("effect", "job", "body", |of| &mut of.results),
         ("attempt", "job", "error", |of| &mut of.errors),
@@ -227,8 +232,7 @@ pub(super) async fn contents(shared: &Shared, after: Option<EventId>, most: usiz
     let after = after.map_or(0, |event| event.number().cast_signed());
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     let mut line = shared.eyes.line().await?;
-    let sql = "SELECT id, jobs, payload FROM event WHERE id > $1 ORDER BY id LIMIT $2";
-    let found = line.query(sql, &[&after, &most]).await?;
+    let found = line.query(EVENTS, &[&after, &most, &BYTES_MAX]).await?;
     let mut contents = Vec::with_capacity(found.len());
     let (mut events, mut of_job) = (0i64, HashMap::new());
     for row in &found {

@@ -4,7 +4,7 @@ use super::memory::Settled;
 use super::open_error;
 use super::writer::{Batch, lock};
 use crate::read::{Contents, KeyUse};
-use crate::seal::{self, Sealer, result_place};
+use crate::seal::{self, Part, Sealer, result_place};
 use crate::{ForgetAsk, Forgotten, Result};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::seal::{FORGOTTEN, HEAD_BYTES, KeyCheck, KeyId, KeyRing, Place};
@@ -87,7 +87,7 @@ pub(super) struct Swaps {
 }
 
 /// What of the next events is not under the active key, sealed again; nothing is written yet. A part of the walk takes the ids
-/// up to its last event, the last part all the rest.
+/// up to its last event; the last part finds no event, and takes all the rest.
 pub(super) fn swaps(conn: &Connection, sealer: &Sealer, after: i64, most: usize) -> rusqlite::Result<Swaps> {
     let mut found = Swaps::default();
     let mut bytes = 0;
@@ -106,8 +106,8 @@ pub(super) fn swaps(conn: &Connection, sealer: &Sealer, after: i64, most: usize)
             old: payload.to_vec(),
             new: Vec::new(),
         });
-        if bytes > BYTES_MAX || found.events == most as u64 {
-            (last, found.last) = (id, Some(event));
+        (last, found.last) = (id, Some(event));
+        if bytes > BYTES_MAX {
             break;
         }
     }
@@ -169,7 +169,7 @@ pub(super) fn write(batch: &Batch<'_>, swaps: &[Swap]) -> rusqlite::Result<u64> 
 
 pub(super) fn uses(conn: &Connection) -> rusqlite::Result<Vec<KeyUse>> {
     let mut uses: Vec<KeyUse> = Vec::new();
-    let columns: [(&str, &str, fn(&mut KeyUse) -> &mut u64); 3] = [
+    let columns: [(&str, &str, Part); 3] = [
         ("payload", "event", |of| &mut of.payloads),
         ("body", "effect", |of| &mut of.results),
         ("error", "attempt", |of| &mut of.errors),

@@ -546,7 +546,7 @@ async fn an_error_that_no_text_can_hold_does_not_keep_an_attempt_from_ending() {
     world.settles(claim.lease, Settlement { error, ..buried(later(1), Reason::RejectedByTarget) }).await;
     let story = world.story(accepted.job).await;
     assert_eq!(story.row.word, Word::Dead);
-    assert!(story.row.error.expect("told").contains("\u{fffd} and nothing else"));
+    assert!(story.row.error.expect("told").contains("\0 and nothing else"));
 }
 
 /// One job in each state, the finished one with an effect.
