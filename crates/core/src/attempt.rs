@@ -195,6 +195,10 @@ mod tests {
         check(Outcome::Lost { open: None }, 2, Change::Buried { at: NOW, reason: Reason::Internal });
         check(Outcome::Interrupted, 2, Change::HandedBack { run_at: NOW });
         assert!(!Outcome::Interrupted.is_charged());
+        let failure = Failure::new(Reason::Unreadable, "its key is not here");
+        let deferred = Outcome::Deferred { failure, pause: Duration::from_secs(30) };
+        assert!(!deferred.is_charged());
+        check(deferred, 2, Change::HandedBack { run_at: NOW + Duration::from_secs(30) });
     }
 
     #[test]

@@ -125,6 +125,39 @@ async fn t106_a_store_is_not_opened_without_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t104_a_job_whose_data_was_changed_is_a_dead_letter_and_sends_nothing() {
+    let place = Place::new(&[AGAIN]).await;
+    let mut idle = place.launch(&place.data_dir, &["--roles", "intake,admin"], &[]);
+    idle.opened().await;
+    let (event, changed, _) = post(&idle, "changed", &about(EMAIL)).await;
+    let (other, moved, _) = post(&idle, "moved", &about("grace@example.org")).await;
+    let (_, whole, _) = post(&idle, "whole", &json!({"id": "whole"})).await;
+    idle.stop().await;
+    let file = rusqlite::Connection::open(place.data_dir.join("clinch.db")).unwrap();
+    let (event, other) = (event.number().cast_signed(), other.number().cast_signed());
+    // One lies in the place of another, and then one byte of the first is another.
+    file.execute("UPDATE event SET payload = (SELECT payload FROM event WHERE id = ?1) WHERE id = ?2", [event, other])
+        .unwrap();
+    let mut sealed: Vec<u8> =
+        file.query_row("SELECT payload FROM event WHERE id = ?1", [event], |row| row.get(0)).unwrap();
+    *sealed.last_mut().unwrap() ^= 1;
+    file.execute("UPDATE event SET payload = ?2 WHERE id = ?1", rusqlite::params![event, sealed]).unwrap();
+    drop(file);
+    let server = place.start().await;
+    place.drained().await;
+    for job in [changed, moved] {
+        let shown = done(&place.data_dir, &["jobs", "show", &job.to_string()], "");
+        assert_eq!((&shown["job"]["state"], &shown["job"]["reason"]), (&json!("dead"), &json!("unreadable")));
+        assert!(shown["job"]["error"].as_str().unwrap().contains("changed or belongs to another row"), "{shown}");
+        assert_eq!(shown["job"]["attempts"], json!(1), "it is not tried again and again");
+    }
+    assert_eq!(done(&place.data_dir, &["jobs", "show", &whole.to_string()], "")["job"]["state"], "success");
+    assert_eq!(place.sink.calls().iter().map(|call| &*call.event).collect::<Vec<_>>(), ["whole"]);
+    server.stop().await;
+    place.verified();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t106_a_key_is_rotated_while_the_server_serves() {
     let place = Place::new(&[AGAIN]).await;
     let server = place.start().await;
