@@ -79,7 +79,7 @@ fn key_rows(data_dir: &Path) -> Vec<(String, String, u64)> {
 async fn p9_k2_nothing_of_an_event_can_be_read_in_the_files_of_the_store() {
     let place = Place::new(&[AGAIN]).await;
     let server = place.start().await;
-    assert!(server.said().contains("keep a copy elsewhere"), "{}", server.said());
+    eventually("it says so", PATIENCE, async || server.said().contains("keep a copy elsewhere")).await;
     post(&server, "ada-key-canary", &about(EMAIL)).await;
     place.drained().await;
     assert!(!has(&bytes_in(&place.data_dir), "canary"), "while it serves");
@@ -260,7 +260,7 @@ async fn t108_what_is_forgotten_is_gone_from_the_files_also_where_nothing_is_enc
     let place = Place::new(&[AGAIN]).await;
     place.write("clinch.yml", "encryption: none\n");
     let server = place.start().await;
-    assert!(server.said().contains("everything is stored readable"), "{}", server.said());
+    eventually("it says so", PATIENCE, async || server.said().contains("everything is stored readable")).await;
     for nth in 0..20 {
         let email = if nth % 3 == 0 { EMAIL.into() } else { format!("{nth}@example.org") };
         post(&server, &format!("k{nth}"), &about(&email)).await;
