@@ -2,6 +2,7 @@
 
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
+use crate::encryption::{Keys, Made};
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
@@ -12,10 +13,10 @@ use crate::server::{Listener, Places};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, masking, server, worker};
-use clinch_core::config::{self, Files, Problem, TlsRule, Workspace};
+use clinch_core::config::{self, Encryption, Files, Problem, TlsRule, Workspace};
 use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
-use clinch_store::sqlite::SqliteStore;
+use clinch_store::sqlite::{self, SqliteStore};
 use clinch_store::{Store, StoreError};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -48,6 +49,14 @@ pub struct Options {
     pub roles: Roles,
     /// After a stop, jobs under way have this long.
     pub grace: Duration,
+}
+
+impl Options {
+    /// The address of a database that nodes share.
+    fn database(&self) -> Option<&str> {
+        let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
+        self.store.as_deref().filter(is_database)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +128,8 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
         false => Vec::new(),
     };
+    let keys = Keys::asked_for(workspace.settings.encryption.as_ref(), &secrets, options.database().is_some());
+    let keys = keys.map_err(StartError::Workspace)?;
     let intake = match options.roles.intake {
         true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen").await?),
         false => None,
@@ -135,7 +146,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let io = |error: std::io::Error| StartError::Io(error.to_string());
     make_private(&options.data_dir).map_err(io)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let store = open_store(&options, &clock).await?;
+    let (store, keys) = open_store(&options, keys, &clock).await?;
     let (token, new_token) = AdminToken::load_or_create(&options.data_dir).map_err(io)?;
 
     let version = files.version();
@@ -150,6 +161,8 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let house = House {
         senders,
         rejections: Arc::new(rejections),
+        keys: Arc::new(keys),
+        chores: Arc::default(),
         store,
         clock,
         metrics,
@@ -212,10 +225,13 @@ fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartErr
     let of_sources: Vec<(&str, &str)> =
         sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
     let of_steps = workspace.secrets.iter().map(String::as_str);
-    let names: BTreeSet<&str> = of_steps.chain(of_sources.iter().map(|(variable, _)| *variable)).collect();
+    let of_store: Vec<&str> = workspace.settings.encryption.iter().flat_map(Encryption::secrets).collect();
+    let of_sources_and_store = of_sources.iter().map(|(variable, _)| *variable).chain(of_store.iter().copied());
+    let names: BTreeSet<&str> = of_steps.chain(of_sources_and_store).collect();
     Secrets::read(names).map_err(|unread| {
         let told = |(name, why): (&String, &Unread)| match of_sources.iter().find(|(variable, _)| variable == name) {
             Some((_, source)) => format!("{name} (source `{source}`): {why}"),
+            None if of_store.contains(&name.as_str()) => format!("{name} (encryption): {why}"),
             None => format!("{name}: {why}"),
         };
         let names: Vec<String> = unread.iter().map(told).collect();
@@ -261,16 +277,26 @@ async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<Tc
 }
 
 /// A database that many nodes share, or a directory of this one.
-async fn open_store(options: &Options, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>, StartError> {
-    let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
-    if let Some(url) = options.store.as_deref().filter(is_database) {
+async fn open_store(
+    options: &Options,
+    keys: Option<Keys>,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Arc<dyn Store>, Keys), StartError> {
+    let ring = |keys: &Keys| keys.ring().map_err(StartError::Workspace);
+    if let (Some(url), Some(keys)) = (options.database(), &keys) {
         let clock = clock.clone();
         let among_others = postgres::Options::new(Arc::new(move || clock.now()));
-        return Ok(Arc::new(PostgresStore::open(url, secret_bytes(), among_others).await?));
+        let store = PostgresStore::open(url, secret_bytes(), ring(keys)?, among_others).await?;
+        return Ok((Arc::new(store), keys.clone()));
     }
     let directory = store_directory(options)?;
     make_private(&directory).map_err(|error| StartError::Io(error.to_string()))?;
-    Ok(Arc::new(SqliteStore::open(&directory, secret_bytes()).await?))
+    let keys = match keys {
+        Some(keys) => keys,
+        None => Keys::beside(&directory, &sqlite::keys_of(&directory)?).map_err(StartError::Workspace)?,
+    };
+    let store = SqliteStore::open(&directory, secret_bytes(), ring(&keys)?).await?;
+    Ok((Arc::new(store), keys))
 }
 
 fn store_directory(options: &Options) -> Result<PathBuf, StartError> {
@@ -433,6 +459,14 @@ impl App {
         let in_environment = self.house.secrets.in_environment();
         if in_environment > 0 {
             eprintln!("  secrets  {in_environment} from the environment; files (NAME_FILE) are seen by fewer people");
+        }
+        match &*self.house.keys {
+            Keys::Nothing => eprintln!("  warning  encryption: none: everything is stored readable"),
+            Keys::File { path, made: Made::Now } => eprintln!(
+                "  key      {} was made and encrypts the store; keep a copy elsewhere: without it nothing can be read",
+                path.display()
+            ),
+            Keys::File { .. } | Keys::Configured(_) => {}
         }
         for warning in &self.warnings {
             self.warn(warning);

@@ -1,6 +1,8 @@
 //! What every room is given. Rooms meet in the store, never in each other.
 
+use crate::chores::Chores;
 use crate::clock::Clock;
+use crate::encryption::Keys;
 use crate::rejections::Rejections;
 use crate::secrets::Secrets;
 use crate::senders::Senders;
@@ -20,6 +22,8 @@ pub struct House {
     pub secrets: Arc<Secrets>,
     pub rejections: Arc<Rejections>,
     pub senders: Arc<Senders>,
+    pub keys: Arc<Keys>,
+    pub chores: Arc<Chores>,
     /// Cancelled when the house is to be left: nothing new is begun.
     pub stop: CancellationToken,
 }

@@ -3,11 +3,13 @@
 
 pub mod api;
 pub mod app;
+pub mod chores;
 pub mod cli;
 pub mod clock;
 pub mod crash;
 pub mod demo;
 pub mod effects;
+pub mod encryption;
 pub mod house;
 pub mod intake;
 pub mod keeper;

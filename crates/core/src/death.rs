@@ -40,6 +40,8 @@ reasons! {
     TooOld "too_old" "the job waited longer than it may",
     ConfigError "config_error" "the workspace does not say how to run this job",
     Internal "internal" "clinch itself failed; the log has more",
+    Unreadable "unreadable" "what was stored of it was changed and does not open any more",
+    Forgotten "forgotten" "its data was erased (clinch forget)",
 }
 
 impl fmt::Display for Reason {

@@ -6,7 +6,7 @@
 //! (the ledger's nouns), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
-//! people see of it).
+//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is).
 
 pub mod attempt;
 pub mod cloudevents;
@@ -28,9 +28,11 @@ pub mod pointer;
 mod raw;
 pub mod retry;
 pub mod schema;
+pub mod seal;
 pub mod sender;
 pub mod signature;
 pub mod source;
+pub mod subject;
 pub mod term;
 pub mod time;
 pub mod worker;

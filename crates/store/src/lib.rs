@@ -6,6 +6,7 @@ pub mod moving;
 pub mod postgres;
 pub mod read;
 pub mod redis;
+pub mod seal;
 pub mod sqlite;
 pub mod verify;
 
@@ -19,6 +20,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
 use clinch_core::key::{DedupKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
@@ -26,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use read::Read;
+pub use seal::Kept;
 
 /// At most this many jobs may be unfinished; beyond it acceptance is refused.
 pub const LIVE_JOBS_MAX: usize = 2_000_000;
@@ -153,7 +156,8 @@ pub struct Claim {
     pub attempts: u32,
     pub replays: u32,
     pub first_attempt_at: Option<Timestamp>,
-    pub payload: Bytes,
+    /// The payload; or why it, or an answer in the ledger, does not open.
+    pub payload: Kept,
     /// What earlier attempts left in the ledger.
     pub effects: Vec<Effect>,
 }
@@ -298,6 +302,40 @@ pub struct Pruned {
     pub finished: bool,
 }
 
+/// Somebody's data is to be erased.
+#[derive(Clone, Debug)]
+pub struct ForgetAsk {
+    pub events: Vec<EventId>,
+    pub actor: String,
+    pub reason: String,
+    /// Recognises whose data it was, to who knows him, and tells nobody else.
+    pub subject: String,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// Those that are there and were not erased before.
+    pub events: u64,
+    /// Jobs of theirs that had not ended: they end as dead letters when their turn comes.
+    pub unfinished: u64,
+    /// Of these, the ones that were running at that moment, with the data in hand.
+    pub running: u64,
+}
+
+/// A part of a walk over all that is sealed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resealed {
+    /// The walk goes on after this event; `None` when it is over.
+    pub last: Option<EventId>,
+    /// So many were looked at.
+    pub events: u64,
+    /// So many places were sealed again: payloads, results, errors.
+    pub places: u64,
+    /// So many do not open and stay as they are.
+    pub unreadable: u64,
+}
+
 /// The verbs that write. Times are handed in; policy stays outside; each is one transaction.
 #[async_trait]
 pub trait Store: Read {
@@ -326,6 +364,15 @@ pub trait Store: Read {
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned>;
+
+    /// From here on this is written with, and what it knows is read. Refused while a node lives that could not read it.
+    async fn use_keys(&self, keys: KeyRing) -> Result<()>;
+    /// Seals the next events again that are not under the active key, a bounded number.
+    async fn reseal(&self, after: Option<EventId>, most: usize) -> Result<Resealed>;
+    /// Lets go of the keys that nothing is under and nobody writes with: the store can be opened without them.
+    async fn retire_keys(&self) -> Result<Vec<KeyId>>;
+    /// Erases payloads, results and errors of these events, on record. Ids, states, times and hashed keys stay.
+    async fn forget(&self, ask: ForgetAsk) -> Result<Forgotten>;
 
     /// Waits until this queue may have work: a job became ready, or one comes due. A hint; claiming is the truth.
     async fn work(&self, queue: &str);

@@ -2,7 +2,8 @@
 //! anywhere and begun again. At no moment can both be served from, for then the same jobs would have two lives.
 
 use crate::postgres::import::{Target, TargetState};
-use crate::read::{AttemptRow, AuditRow, DeliveryRow};
+use crate::read::{AuditRow, DeliveryRow};
+use crate::seal::SealedAttempt;
 use crate::sqlite::export::Source;
 use crate::{Result, StoreError, VersionId, postgres, sqlite};
 use bytes::Bytes;
@@ -49,6 +50,7 @@ pub(crate) struct EventPart {
     pub status: u16,
     /// How many it was accepted with; some may have outlived their retention.
     pub jobs_born: u32,
+    /// As it is stored: ids stay, so what is sealed opens there as it did here.
     pub payload: Bytes,
     pub deliveries: Vec<DeliveryRow>,
     pub jobs: Vec<JobPart>,
@@ -84,7 +86,7 @@ pub(crate) struct JobPart {
     pub reason: Option<Reason>,
     /// The highest that is in its ledger; 0 when nothing is.
     pub fence: u64,
-    pub attempts: Vec<AttemptRow>,
+    pub attempts: Vec<SealedAttempt>,
     pub effects: Vec<Effect>,
 }
 
@@ -129,7 +131,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     let (event, audit) = match after {
         Some(after) => after,
         None => {
-            target.begin(source.boot(), &source.versions()?, &source.tokens()?).await?;
+            target.begin(source.boot(), &source.versions()?, &source.tokens()?, &source.secrets()?).await?;
             (0, 0)
         }
     };

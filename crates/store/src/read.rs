@@ -1,13 +1,13 @@
 //! Questions: what console, API and CLI ask. They change nothing.
 
-use crate::{Result, VersionId};
+use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
-use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::effect::Effect;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::DedupKey;
+use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub struct JobStory {
     pub effects: Vec<Effect>,
     pub deliveries: Vec<DeliveryRow>,
     pub audit: Vec<AuditRow>,
-    pub payload: Bytes,
+    pub payload: Kept,
     pub answer_status: u16,
     pub key_until: Option<Timestamp>,
     pub priority: i16,
@@ -130,6 +130,31 @@ pub struct Latencies {
     pub end_to_end: Vec<Duration>,
     /// Whether the window held more jobs than were counted.
     pub cut: bool,
+}
+
+/// What is kept of one event, opened: for who must look into all of them.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    pub event: EventId,
+    pub payload: Kept,
+    /// Results and errors of its jobs.
+    pub others: Vec<Kept>,
+}
+
+/// How much is under a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyUse {
+    /// `None`: from before encryption.
+    pub key: Option<KeyId>,
+    pub payloads: u64,
+    pub results: u64,
+    pub errors: u64,
+}
+
+impl KeyUse {
+    pub fn places(&self) -> u64 {
+        self.payloads + self.results + self.errors
+    }
 }
 
 /// How many jobs there are now, by flow.
@@ -180,6 +205,12 @@ pub trait Read: Send + Sync {
     fn live_versions(&self) -> Vec<VersionId>;
     async fn counts(&self) -> Result<Counts>;
     fn health(&self) -> Health;
+    /// The next events after this one, with all that is kept of them.
+    async fn contents(&self, after: Option<EventId>, most: usize) -> Result<Vec<Contents>>;
+    /// How much is under each key. Looks at everything.
+    async fn key_uses(&self) -> Result<Vec<KeyUse>>;
+    /// The key that is written with; `None`: nothing is encrypted.
+    fn active_key(&self) -> Option<KeyId>;
     /// The secret under which keys are unreadable.
     fn pepper(&self) -> &[u8; 32];
 }

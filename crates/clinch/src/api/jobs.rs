@@ -19,7 +19,7 @@ use clinch_store::{ReviveAsk, Revived, UnknownRuling};
 use serde::de::DeserializeOwned;
 
 const ROWS_DEFAULT: usize = 50;
-const REASON_CHARS_MAX: usize = 500;
+pub const REASON_CHARS_MAX: usize = 500;
 /// There is one token, so there is one actor.
 pub const ACTOR: &str = "admin-token";
 
@@ -151,7 +151,7 @@ fn absent(id: JobId) -> Problem {
 }
 
 fn told(story: &JobStory) -> JobShow {
-    let payload = Payload::decode(&story.payload).ok();
+    let payload = story.payload.as_ref().ok().and_then(|stored| Payload::decode(stored).ok());
     JobShow {
         schema: "clinch.jobs.show/v1".into(),
         job: Job::from(&story.row),
@@ -175,8 +175,14 @@ fn told(story: &JobStory) -> JobShow {
         effects: story.effects.iter().map(Effect::from).collect(),
         deliveries: story.deliveries.iter().map(Delivery::from).collect(),
         audit: story.audit.iter().map(Audit::from).collect(),
+        unread: story.payload.as_ref().err().map(ToString::to_string),
         body: payload.map_or(
-            shapes::Preview { bytes: story.payload.len(), json: false, lines: Vec::new(), cut: false },
+            shapes::Preview {
+                bytes: story.payload.as_ref().map_or(0, Bytes::len),
+                json: false,
+                lines: Vec::new(),
+                cut: false,
+            },
             |payload| shapes::Preview::of(&payload.body),
         ),
     }

@@ -196,7 +196,7 @@ mod tests {
                 reason: "fixed".into(),
                 detail: "replay 1".into(),
             }],
-            payload: Default::default(),
+            payload: Ok(Default::default()),
             answer_status: 202,
             key_until: None,
             priority: 0,

@@ -5,6 +5,7 @@
 mod audit;
 pub mod auth;
 mod dead;
+mod encryption;
 mod health;
 mod jobs;
 mod keys;
@@ -40,6 +41,10 @@ pub fn router(house: House, token: AdminToken) -> Router {
         .route("/api/v1/dead", get(dead::list))
         .route("/api/v1/dead/groups", get(dead::groups))
         .route("/api/v1/keys", get(keys::show))
+        .route("/api/v1/encryption", get(encryption::keys))
+        .route("/api/v1/encryption/rotate", post(encryption::rotate))
+        .route("/api/v1/forget", post(encryption::forget))
+        .route("/api/v1/chore", get(encryption::chore))
         .route("/api/v1/latency", get(latency::show))
         .route("/api/v1/audit", get(audit::list))
         .route("/api/v1/sources", get(sources::list))

@@ -53,6 +53,10 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "CL0505", "not-found", "It is not there", detail)
     }
 
+    pub fn not_now(detail: String) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "CL0511", "not-now", "This cannot be done now", detail)
+    }
+
     pub fn wrong_method(detail: String) -> Problem {
         let title = "This method is not taken here";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "CL0506", "method-not-allowed", title, detail)

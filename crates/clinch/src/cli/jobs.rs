@@ -253,6 +253,10 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             )
         }),
     );
+    if let Some(why) = &told.unread {
+        let _ = writeln!(text, "{BOLD}body{BOLD:#} not shown: {}", clean(why));
+        return text;
+    }
     let masked = match (told.body.json, told.body.lines.is_empty()) {
         (true, _) => "its texts masked",
         (false, false) => "not JSON, its words masked",
@@ -335,6 +339,7 @@ pub(super) mod tests {
             }],
             deliveries: vec![],
             audit: vec![],
+            unread: None,
             body: Preview { bytes: 17, json: true, lines: vec!["{".into(), "}".into()], cut: false },
         };
         let text = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();

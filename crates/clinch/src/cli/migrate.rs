@@ -20,7 +20,9 @@ Examples:
 
 Stop the server first. Everything is moved: events, keys, jobs in every state, attempts, effects, audit; ids stay the same.
 The database must be empty, or hold an earlier run of the same move, which is then finished. The directory is left as it is
-and marked: it is not served from any more. Running it again does no harm.")]
+and marked: it is not served from any more. Running it again does no harm.
+What is encrypted stays so, under the same keys: give them to the nodes in clinch.yml, such as `encryption: {file: KEYS}` with
+a copy of encryption.key.")]
 pub struct Migrate {
     /// The store to move: sqlite:DIRECTORY; the one in the data directory if not given
     #[arg(long, value_name = "STORE", value_parser = directory)]

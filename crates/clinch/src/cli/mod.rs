@@ -7,8 +7,10 @@ mod completions;
 mod demo;
 mod dlq;
 mod exit;
+mod forget;
 mod jobs;
 mod key;
+mod keys;
 mod latency;
 mod migrate;
 mod presets;
@@ -113,6 +115,11 @@ enum Command {
     /// The history of an idempotency key
     #[command(subcommand)]
     Key(key::Key),
+    /// What the store is encrypted with, and a change of key while it serves
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    /// Erase what is kept of one person; the books stay as they are
+    Forget(forget::Forget),
     /// How long jobs take: histogram and percentiles
     Latency(latency::Latency),
     /// Prove from the store alone that nothing vanished; also while the server is down
@@ -164,6 +171,8 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Dlq(command) => command.run(globals).await,
         Command::Replay(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,
+        Command::Keys(command) => command.run(globals).await,
+        Command::Forget(command) => command.run(globals).await,
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
         Command::Migrate(command) => command.run(globals).await,

@@ -14,10 +14,15 @@ use clinch_core::expr::BadExpr;
 use clinch_core::job::Ending;
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
+use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::{Action, Step, Worker};
 use clinch_store::{Claim, Conclusion, Held, Settlement};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A job whose key this node does not have is given back for so long.
+const UNREAD_PAUSE: Duration = Duration::from_secs(30);
 
 /// How an attempt ended, with what is still to be written of its last effect.
 struct End {
@@ -102,7 +107,11 @@ async fn steps_of(
     workspace: &Workspace,
     worker: &Worker,
 ) -> clinch_store::Result<Option<End>> {
-    let payload = match Payload::decode(&claim.payload) {
+    let stored = match &claim.payload {
+        Ok(stored) => stored,
+        Err(why) => return Ok(Some(unread(*why))),
+    };
+    let payload = match Payload::decode(stored) {
         Ok(payload) => payload,
         Err(error) => return Ok(Some(End::refused(Reason::Internal, error.to_string(), ""))),
     };
@@ -184,6 +193,18 @@ async fn run_step(
         Ok(receipt) => StepEnd::Done(receipt, passed.conclusion),
         Err(outcome) => StepEnd::Over(End { outcome, step: name.into(), conclusion: Some(passed.conclusion) }),
     })
+}
+
+/// What cannot be read is not run with something else. What another node may be able to read is left to it.
+fn unread(why: NotOpened) -> End {
+    let reason = if why == NotOpened::Forgotten { Reason::Forgotten } else { Reason::Unreadable };
+    let failure = Failure::new(reason, format!("what was stored of the event is not to be had: {why}"));
+    match why {
+        NotOpened::UnknownKey(_) | NotOpened::UnknownVersion(_) => {
+            End::of(Outcome::Deferred { failure, pause: UNREAD_PAUSE }, "")
+        }
+        NotOpened::Forgotten | NotOpened::NotSealed | NotOpened::Tampered => End::of(Outcome::Refused(failure), ""),
+    }
 }
 
 fn ask(house: &House, step: &Arc<str>) -> End {

@@ -12,16 +12,16 @@ use std::process::Command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const MAIL: &str = "canary.mail@leak.example";
+const MAIL: &str = "kanary.mail@leak.example";
 const PHONE: &str = "+4915199988877";
 const CARD: &str = "4012888888881881";
-const TOKEN: &str = "sk_live_canary4eC39HqLyjWDarjt";
+const TOKEN: &str = "sk_live_kanary4eC39HqLyjWDarjt";
 /// What we sign with and what we call others with. No shape betrays these: only who holds them knows what they are.
-const INWARD: &str = "inward canary words";
-const OUTWARD: &str = "outward-canary-words";
+const INWARD: &str = "inward kanary words";
+const OUTWARD: &str = "outward-kanary-words";
 
 /// What must be nowhere, in whatever case.
-const MARKS: [&str; 3] = ["canary", "15199988877", "4012888888881881"];
+const MARKS: [&str; 3] = ["kanary", "15199988877", "4012888888881881"];
 
 /// What was seen, and where.
 #[derive(Default)]
@@ -123,18 +123,17 @@ const WAYS: [&str; 12] = [
     "missing",
 ];
 
-fn workspace(place: &Place, target: std::net::SocketAddr) {
-    place.write(
-        "clinch.yml",
-        "sources:
+fn workspace(place: &Place, target: std::net::SocketAddr, encryption: &str) {
+    let sources = "
+sources:
   any: {verify: none, key_from: 'header:idempotency-key', tenant_from: 'header:x-tenant', type_from: 'body:/type', on_conflict: keep_first}
   cloud: {verify: none}
   strict: {verify: none, key_from: 'body:/id', schema: order}
   late: {verify: github, secret: '${secrets.INWARD}', schema: order}
   pay: {verify: stripe, secret: '${secrets.INWARD}'}
   mail: {verify: mandrill, secret: '${secrets.INWARD}', public_url: 'https://hooks.example.com/in/mail'}
-",
-    );
+";
+    place.write("clinch.yml", &[encryption, sources].concat());
     place.write(
         "schemas/order.json",
         r#"{"type":"object","properties":{"id":{"type":"string","maxLength":3}},"additionalProperties":false}"#,
@@ -260,20 +259,20 @@ async fn deliver_all(house: &mut House<'_>) {
         ("/in/any", vec![("idempotency-key", MAIL), ("idempotency-key", TOKEN)], "{}".into()),
         ("/in/any", vec![("idempotency-key", &long)], "{}".into()),
         ("/in/any", vec![("content-encoding", MAIL)], "{}".into()),
-        ("/in/any", vec![("content-type", "application/cloudevents+canary")], body("ok").to_string()),
+        ("/in/any", vec![("content-type", "application/cloudevents+kanary")], body("ok").to_string()),
         (
             "/in/any",
-            vec![("ce-id", MAIL), ("ce-source", "%C0%A0canary"), ("ce-type", MAIL), ("ce-specversion", TOKEN)],
+            vec![("ce-id", MAIL), ("ce-source", "%C0%A0kanary"), ("ce-type", MAIL), ("ce-specversion", TOKEN)],
             body("ok").to_string(),
         ),
         ("/in/strict", vec![], body("ok").to_string()),
         ("/in/strict", vec![], json!({ "id": [MAIL] }).to_string()),
         ("/in/pay", vec![], body("ok").to_string()),
         ("/in/pay", vec![("stripe-signature", MAIL)], body("ok").to_string()),
-        ("/in/pay", vec![("stripe-signature", "t=4012888888881881,v1=canary")], body("ok").to_string()),
+        ("/in/pay", vec![("stripe-signature", "t=4012888888881881,v1=kanary")], body("ok").to_string()),
         ("/in/pay", vec![("stripe-signature", TOKEN), ("stripe-signature", TOKEN)], body("ok").to_string()),
         ("/in/mail", vec![("x-mandrill-signature", TOKEN)], format!("mandrill_events={MAIL}&{TOKEN}={CARD}")),
-        ("/nowhere/canary.mail@leak.example", vec![], body("ok").to_string()),
+        ("/nowhere/kanary.mail@leak.example", vec![], body("ok").to_string()),
     ] {
         let answer = house.send(path, &headers, &body).await;
         assert!(answer.status >= 400, "{path}: {answer:?}");
@@ -298,7 +297,7 @@ async fn ask_all(house: &mut House<'_>) {
         house.run(&["jobs", "show", &job, "-o", "table"]);
         house.run(&["dlq", "show", &job, "--json"]);
     }
-    let mail = "canary.mail%40leak.example";
+    let mail = "kanary.mail%40leak.example";
     for path in [
         "/metrics",
         "/healthz",
@@ -394,13 +393,16 @@ async fn story(server: &Server, data_dir: &Path) -> Sweep {
     house.sweep
 }
 
-const ENV: [(&str, &str); 4] =
-    [("INWARD", INWARD), ("OUTWARD", OUTWARD), ("CLINCH_LOG", "debug"), ("RUST_BACKTRACE", "1")];
+/// The key of the store is made up, and nothing that the sweep looks for.
+const SEAL: &str = "9f1c3a5b7d2e4f60718293a4b5c6d7e8f90112233445566778899aabbccddeef";
+
+const ENV: [(&str, &str); 5] =
+    [("SEAL", SEAL), ("INWARD", INWARD), ("OUTWARD", OUTWARD), ("CLINCH_LOG", "debug"), ("RUST_BACKTRACE", "1")];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn t109_p9_no_mark_is_shown_anywhere() {
     let place = Place::new(&[]).await;
-    workspace(&place, parrot().await);
+    workspace(&place, parrot().await, "");
     let server = place.start_with(&ENV).await;
     let mut sweep = story(&server, &place.data_dir).await;
     let log = server.said();
@@ -408,9 +410,8 @@ async fn t109_p9_no_mark_is_shown_anywhere() {
     sweep.add("the log", log);
     let verified = Command::new(env!("CARGO_BIN_EXE_clinch")).arg("verify").arg(&place.data_dir).output().unwrap();
     sweep.add("clinch verify", [verified.stdout, verified.stderr].concat());
-    sweep.add_files(&place.data_dir.join("server.json"));
-    // With the log of changes. Until payloads are encrypted at rest the store holds what its sources keep.
-    // sweep.add_files(&place.data_dir);
+    // The store with its log of changes, and the key that it makes.
+    sweep.add_files(&place.data_dir);
     server.stop().await;
     sweep.check();
 }
@@ -419,15 +420,15 @@ async fn t109_p9_no_mark_is_shown_anywhere() {
 async fn t109_p9_no_mark_is_shown_anywhere_on_postgres() {
     let postgres = postgres();
     let nodes = Nodes::on(&postgres, &[]).await;
-    workspace(&nodes.place, parrot().await);
+    workspace(&nodes.place, parrot().await, "encryption: {key: '${secrets.SEAL}'}");
     let args = ["--store", &nodes.url, "--log", "json"];
     let mut server = nodes.place.launch(&nodes.place.data_dir, &args, &ENV);
     server.opened().await;
     let mut sweep = story(&server, &nodes.place.data_dir).await;
     sweep.add("the log", server.said());
     sweep.add_files(&nodes.place.data_dir.join("server.json"));
-    // With pg_wal. Until payloads are encrypted at rest the store holds what its sources keep.
-    // sweep.add_files(&postgres.data());
+    // With pg_wal.
+    sweep.add_files(&postgres.data());
     server.stop().await;
     sweep.check();
 }

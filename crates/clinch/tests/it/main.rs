@@ -9,6 +9,7 @@ mod config;
 mod crash;
 mod disk;
 mod doors;
+mod encryption;
 mod hostile;
 mod intake;
 mod migrate;

@@ -1,9 +1,10 @@
 //! A store that is moved into PostgreSQL: the real command, a real server, and jobs in every state.
 
 use super::nodes::shared_postgres;
-use super::process::{ONCE, PATIENCE, Place, Provider, Told, eventually};
+use super::process::{ONCE, PATIENCE, Place, Provider, Told, eventually, keys_in};
 use super::world::{Answer, OK, Reply, World};
 use clinch::app::Roles;
+use clinch::encryption::KEY_FILE;
 use clinch_core::config::Files;
 use clinch_core::death::Reason;
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -11,6 +12,7 @@ use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::{self, PostgresStore};
@@ -57,8 +59,8 @@ fn now() -> Timestamp {
     Timestamp::from_micros(jiff::Timestamp::now().as_microsecond())
 }
 
-async fn in_postgres(url: &str) -> clinch_store::Result<PostgresStore> {
-    PostgresStore::open(url, [9; 32], postgres::Options::new(Arc::new(now))).await
+async fn in_postgres(url: &str, keys: Option<KeyRing>) -> clinch_store::Result<PostgresStore> {
+    PostgresStore::open(url, [9; 32], keys, postgres::Options::new(Arc::new(now))).await
 }
 
 /// Everything that is known of every job.
@@ -187,7 +189,7 @@ async fn crashed() -> Crashed {
     in_lanes(&world, &mut jobs).await;
 
     let dir = tempfile::tempdir().unwrap();
-    for file in ["clinch.db", "clinch.db-wal"] {
+    for file in ["clinch.db", "clinch.db-wal", KEY_FILE] {
         std::fs::copy(world.data_dir().join(file), dir.path().join(file)).unwrap();
     }
     Crashed { world, directory: dir.path().to_path_buf(), jobs, _dir: dir }
@@ -233,7 +235,7 @@ async fn in_lanes(world: &World, jobs: &mut BTreeMap<&'static str, (Answer, JobI
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_a_moved_store_tells_the_same_story_of_every_job() {
     let crashed = crashed().await;
-    let store = SqliteStore::open(&crashed.directory, [0; 32]).await.unwrap();
+    let store = SqliteStore::open(&crashed.directory, [0; 32], keys_in(&crashed.directory)).await.unwrap();
     let (told, versions, audit) = (stories(&store).await, store.live_versions(), store.audit(100).await.unwrap());
     let pepper = *store.pepper();
     drop(store);
@@ -243,7 +245,9 @@ async fn k3_a_moved_store_tells_the_same_story_of_every_job() {
     assert_eq!(moved["counts"]["jobs"], told.len());
     assert_eq!((moved["counts"]["deliveries"].as_i64(), moved["counts"]["audit_rows"].as_i64()), (Some(3), Some(2)));
 
-    let store = in_postgres(&url).await.unwrap();
+    let refused = in_postgres(&url, None).await.err().expect("it is encrypted as before").to_string();
+    assert!(refused.contains("it has data under key_"), "{refused}");
+    let store = in_postgres(&url, keys_in(&crashed.directory)).await.unwrap();
     for (job, story) in &told {
         let arrived = format!("{:#?}", store.job(*job).await.unwrap().unwrap());
         assert_eq!(&arrived, story, "{job}");
@@ -274,6 +278,8 @@ async fn k3_a_moved_store_goes_on_where_it_was() {
     let calls = world.target.calls().len();
     let mut options = world.options(Roles::ALL);
     options.store = Some(url.clone());
+    let keys = directory.join(KEY_FILE);
+    world.write("clinch.yml", &format!("encryption: {{file: '{}'}}\n", keys.display()));
     world.open_with(options).await;
 
     let running = world.wait(jobs["running"].1, Word::Dead).await;
@@ -321,7 +327,7 @@ async fn k3_a_moved_store_goes_on_where_it_was() {
 /// A store with many events, of which nobody works on any.
 async fn full(events: u64) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(dir.path(), clinch::clock::secret_bytes()).await.unwrap();
+    let store = SqliteStore::open(dir.path(), clinch::clock::secret_bytes(), None).await.unwrap();
     add(&store, 0..events).await;
     drop(store);
     dir
@@ -366,7 +372,7 @@ const CRASH: &str = "CLINCH_CRASH_AT";
 
 /// A sender's token that does not count any more, in a store that nobody has open.
 async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
-    let store = SqliteStore::open(dir, [0; 32]).await.unwrap();
+    let store = SqliteStore::open(dir, [0; 32], None).await.unwrap();
     let sender = Sender {
         name: "shop".parse().unwrap(),
         token: TokenId::from_bytes([7; 8]),
@@ -385,14 +391,14 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let revoked = revoked_token(dir.path()).await;
     let out = migrate_with(dir.path(), &url, &[(CRASH, "migrate_part")]);
     assert!(!out.status.success());
-    let half = in_postgres(&url).await.err().expect("half of a store is not served from").to_string();
+    let half = in_postgres(&url, None).await.err().expect("half of a store is not served from").to_string();
     assert!(half.contains("clinch migrate"), "{half}");
 
     // All of it is there, and the process dies before it is said that it may be served from.
     let out = migrate_with(dir.path(), &url, &[(CRASH, "migrate_marked")]);
     assert!(!out.status.success());
-    assert!(in_postgres(&url).await.is_err());
-    let gone = SqliteStore::open(dir.path(), [0; 32]).await.err().expect("nor from the old one").to_string();
+    assert!(in_postgres(&url, None).await.is_err());
+    let gone = SqliteStore::open(dir.path(), [0; 32], None).await.err().expect("nor from the old one").to_string();
     assert!(gone.contains("it was moved to postgres://clinch@") && gone.contains("--store"), "{gone}");
 
     let moved = migrate(dir.path(), &url);
@@ -404,7 +410,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));
     let report = postgres::verify(&url, now()).await.unwrap();
     assert_eq!((report.accepted, report.problems), (2_400, Vec::new()));
-    let store = in_postgres(&url).await.unwrap();
+    let store = in_postgres(&url, None).await.unwrap();
     assert_eq!(store.tokens().await.unwrap(), revoked, "what was revoked stays so");
 }
 
@@ -412,7 +418,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
 async fn k3_a_move_of_a_store_that_was_served_from_meanwhile_begins_anew() {
     let (dir, url) = (full(600).await, database());
     assert!(!migrate_with(dir.path(), &url, &[(CRASH, "migrate_part")]).status.success());
-    let store = SqliteStore::open(dir.path(), [0; 32]).await.unwrap();
+    let store = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();
     add(&store, 600..601).await;
     drop(store);
     let moved = migrate(dir.path(), &url);
@@ -462,12 +468,12 @@ async fn k3_another_store_is_never_overwritten() {
     assert_eq!(migrate(other.path(), &url)["counts"]["events"], 5);
     // One that was never used is not taken over either: its keys are hashed under another secret.
     let fresh = database();
-    drop(in_postgres(&fresh).await.unwrap());
+    drop(in_postgres(&fresh, None).await.unwrap());
     assert!(refused(mine.path(), &fresh).contains("name an empty database"));
     // What was moved is not moved a second time, to somewhere else.
     let said = refused(other.path(), &database());
     assert!(said.contains("was moved to postgres://"), "{said}");
-    SqliteStore::open(mine.path(), [0; 32]).await.expect("what was refused is as it was");
+    SqliteStore::open(mine.path(), [0; 32], None).await.expect("what was refused is as it was");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

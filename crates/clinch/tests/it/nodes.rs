@@ -1,13 +1,15 @@
 //! Several servers on one database: what they share, what is asked of it behind their backs, and who sends to them.
 
 use super::process::{
-    AGAIN, Books, ONCE, PATIENCE, Pace, Place, Provider, Server, Way, eventually, nothing_was_lost_or_repeated,
+    AGAIN, Books, ONCE, PATIENCE, Pace, Place, Provider, Server, Way, eventually, keys_in, nothing_was_lost_or_repeated,
 };
+use clinch::encryption::KEY_FILE;
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::{Options, PostgresStore, verify};
 use clinch_store::verify::Report;
 use clinch_testbed::Postgres;
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,6 +32,9 @@ pub fn shared_postgres() -> &'static Postgres {
     tokio::task::block_in_place(|| SHARED.get_or_init(Postgres::start))
 }
 
+/// What every database here is encrypted with.
+pub const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
 /// A database, a workspace, and the servers that come and go on them.
 pub struct Nodes {
     pub place: Place,
@@ -44,6 +49,11 @@ impl Nodes {
         let name = format!("nodes_{}", MADE.fetch_add(1, Ordering::Relaxed));
         tokio::task::block_in_place(|| postgres.create_database(&name));
         let place = Place::new(ways).await;
+        // What nodes share they must be given.
+        let keys = place.dir.path().join(KEY_FILE);
+        std::fs::write(&keys, KEY).unwrap();
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+        place.write("clinch.yml", &format!("encryption: {{file: '{}'}}\n", keys.display()));
         Nodes { place, url: format!("postgres://clinch@127.0.0.1:{}/{name}", postgres.port()) }
     }
 
@@ -105,7 +115,11 @@ impl Nodes {
     /// The store, opened by the test itself as one node more.
     pub async fn books(&self) -> Books {
         let clock = || Timestamp::from_micros(jiff::Timestamp::now().as_microsecond());
-        Books(Arc::new(PostgresStore::open(&self.url, [0; 32], Options::new(Arc::new(clock))).await.unwrap()))
+        Books(Arc::new(
+            PostgresStore::open(&self.url, [0; 32], keys_in(self.place.dir.path()), Options::new(Arc::new(clock)))
+                .await
+                .unwrap(),
+        ))
     }
 
     /// The end of every story with load: what is owed is delivered, all is done, nothing is lost or repeated, and the

@@ -2,10 +2,12 @@
 //! provider that sends until it is told 202. What is started here ends with the test, also when the test fails.
 
 use bytes::Bytes;
+use clinch::encryption::KEY_FILE;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
+use clinch_core::seal::KeyRing;
 use clinch_store::Store;
 use clinch_store::read::{JobFilter, JobRow, JobStory, LIST_ROWS_MAX};
 use clinch_store::sqlite::{Report, SqliteStore, verify};
@@ -196,8 +198,13 @@ impl Place {
 
     /// The store, opened by the test itself; no server may be running.
     pub async fn books(&self) -> Books {
-        Books(Arc::new(SqliteStore::open(&self.data_dir, [0; 32]).await.unwrap()))
+        Books(Arc::new(SqliteStore::open(&self.data_dir, [0; 32], keys_in(&self.data_dir)).await.unwrap()))
     }
+}
+
+/// The keys of the key file in this directory.
+pub fn keys_in(directory: &Path) -> Option<KeyRing> {
+    Some(clinch::encryption::read(&directory.join(KEY_FILE)).unwrap())
 }
 
 /// What the store knows after the server is gone.

@@ -450,7 +450,8 @@ async fn a7_an_event_that_breaks_its_schema_is_refused_or_a_dead_letter_by_choic
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a5_p9_what_is_dropped_or_hashed_is_in_no_file_and_in_no_answer() {
-    let settings = "sources:\n  shop:\n    verify: none\n    key_from: body:/customer/email\n    tenant_from: body:/shop\n    drop: [/customer/note, /shop]\n    hash: [/customer/email, /phone]\n    headers: [x-request-id]\n";
+    // Nothing is encrypted, so that what is dropped is gone and not only unreadable.
+    let settings = "encryption: none\nsources:\n  shop:\n    verify: none\n    key_from: body:/customer/email\n    tenant_from: body:/shop\n    drop: [/customer/note, /shop]\n    hash: [/customer/email, /phone]\n    headers: [x-request-id]\n";
     let edge = Edge::with(&[("clinch.yml", settings), ("flows/edge.yml", &flow("edge", "  - source: shop\n"))]).await;
     let body = r#"{"id":"kept-7","shop":"canary-shop","customer":{"email":"canary-ada@example.com","note":"canary-note"},"phone":"+15550canary"}"#;
     let headers = [("x-request-id", "r-1"), ("user-agent", "canary-agent"), ("authorization", "Bearer canary-token")];

@@ -35,7 +35,7 @@ const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The ve
 
 pub(super) static SETTINGS: Shape = Shape {
     name: "settings_file",
-    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, their certificates and bounds, shared key stores, and sources.",
+    doc: "`clinch.yml`: the listeners, which flags of `clinch serve` win over, their certificates and bounds, encryption, shared key stores, and sources.",
     fields: &[
         VERSION,
         &[
@@ -48,6 +48,11 @@ pub(super) static SETTINGS: Shape = Shape {
                 "Console, API, metrics and health are behind TLS, with this certificate.",
             ),
             may("connections", Kind::Map(&CONNECTIONS), "How many may be connected to each listener at once."),
+            may(
+                "encryption",
+                Kind::Or(&Kind::Choice(&["none"]), &Kind::Map(&ENCRYPTION)),
+                "The keys of the store, or `none`; with an embedded store, a key file that clinch makes if not given.",
+            ),
             may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
             may("masking", Kind::Map(&MASKING), "What people and logs do not get to see, besides the usual."),
             may("sources", Kind::Named(&SOURCE), "Who sends, by a name that flows say after `source:`."),
@@ -89,6 +94,26 @@ static CONNECTIONS: Shape = Shape {
         ),
     ]],
     choices: &[],
+};
+
+static ENCRYPTION: Shape = Shape {
+    name: "encryption",
+    doc: "What payloads, results and errors are encrypted with: 32 bytes in hex or base64 (`openssl rand -hex 32`).",
+    fields: &[&[
+        may("key", Kind::Secret, "Everything is written with it: `${secrets.NAME}`."),
+        may("older", Kind::List(&Kind::Secret), "Keys that are only read with, each as `${secrets.NAME}`."),
+        may("file", Kind::Text, "A key file that is not beside the store: one key per line, the first writes."),
+    ]],
+    choices: &[
+        Choose {
+            keys: &["key", "file"],
+            need: Need::Required,
+            none: "there is no key",
+            two: "keys come from secrets or from a file",
+            help: "write `key: ${secrets.NAME}`, or `encryption: none`",
+        },
+        Choose { keys: &["older", "file"], need: Need::Optional, none: "", two: "the file holds older keys", help: "" },
+    ],
 };
 
 static KV: Shape = Shape {

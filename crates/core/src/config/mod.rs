@@ -193,6 +193,8 @@ pub struct Settings {
     pub connections: ConnectionLimits,
     /// What people and logs may see of data.
     pub masking: Rules,
+    /// Nothing is said: the key file of an embedded store.
+    pub encryption: Option<Encryption>,
     pub kv: Vec<SharedStore>,
 }
 
@@ -208,6 +210,28 @@ pub struct TlsRule {
 pub struct ConnectionLimits {
     pub all: Option<usize>,
     pub address: Option<usize>,
+}
+
+/// `encryption:` of `clinch.yml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// Everything is stored as it came.
+    None,
+    /// The names of secrets: the key that writes, and those that only read.
+    Keys { key: String, older: Vec<String> },
+    /// A key file, which is there.
+    File(String),
+}
+
+impl Encryption {
+    /// The names of its secrets. No step ever sees them.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        let (key, older) = match self {
+            Encryption::None | Encryption::File(_) => (None, &[][..]),
+            Encryption::Keys { key, older } => (Some(key), &older[..]),
+        };
+        key.into_iter().chain(older).map(String::as_str)
+    }
 }
 
 /// A Redis that several installations share, to tell each other which keys they have seen: `kv:` of `clinch.yml`.

@@ -7,7 +7,7 @@ use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
-use super::{ConnectionLimits, Settings, SharedStore, TlsRule};
+use super::{ConnectionLimits, Encryption, Settings, SharedStore, TlsRule};
 use crate::mask::{BadRules, Rules, Wanted};
 
 /// What the settings say, as far as they can be read.
@@ -34,6 +34,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             tls: reader.map("tls").and_then(read_tls),
             admin_tls: reader.map("admin_tls").and_then(read_tls),
             connections: reader.map("connections").map(read_connections).unwrap_or_default(),
+            encryption: read_encryption(reader),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -97,6 +98,21 @@ fn read_tls(tls: Reader<'_>) -> Option<TlsRule> {
 fn read_connections(limits: Reader<'_>) -> ConnectionLimits {
     let count = |name: &str| limits.may(name, value::int).flatten().and_then(|count| usize::try_from(count).ok());
     ConnectionLimits { all: count("max"), address: count("per_address") }
+}
+
+fn read_encryption(settings: Reader<'_>) -> Option<Encryption> {
+    if settings.node.get("encryption")?.text().is_some() {
+        return Some(Encryption::None);
+    }
+    let map = settings.map("encryption")?;
+    if map.has("file") {
+        return map.must("file", value::text).map(|path| Encryption::File(path.to_string()));
+    }
+    let older = map.node.get("older").map_or(&[][..], Node::items);
+    Some(Encryption::Keys {
+        key: map.must("key", value::variable)?,
+        older: older.iter().filter_map(|node| value::variable(node, "older").ok()).collect(),
+    })
 }
 
 fn read_store(name: &str, store: Reader<'_>) -> Option<SharedStore> {

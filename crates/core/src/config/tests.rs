@@ -326,6 +326,30 @@ kv:
     prefix: shop
 ";
 
+#[test]
+fn k2_encryption_names_its_keys_and_holds_none() {
+    let read = |text: &str| loaded(&with(&[("clinch.yml", text)])).settings.encryption;
+    assert_eq!(read("listen: 127.0.0.1:7400\n"), None);
+    assert_eq!(read("encryption: none\n"), Some(Encryption::None));
+    assert_eq!(read("encryption: {file: /etc/clinch/keys}\n"), Some(Encryption::File("/etc/clinch/keys".into())));
+    let keys =
+        read("encryption: {key: '${secrets.NEW}', older: ['${secrets.OLD}', '${secrets.OLDER}']}\n").expect("keys");
+    assert_eq!(keys.secrets().collect::<Vec<_>>(), ["NEW", "OLD", "OLDER"]);
+    let shown = loaded(&with(&[("clinch.yml", "encryption: {key: '${secrets.NEW}'}\n")])).secrets;
+    assert!(!shown.contains("NEW"), "no step sees it");
+    for (text, said) in [
+        ("encryption: off\n", "`off` is not a value of `encryption`"),
+        ("encryption: {}\n", "there is no key"),
+        ("encryption: {key: 0001}\n", "must be a secret"),
+        ("encryption: {key: '${secrets.A}', file: x}\n", "keys come from secrets or from a file"),
+        ("encryption: {older: ['${secrets.A}']}\n", "there is no key"),
+        ("encryption: {key: '${secrets.A}', older: [0001]}\n", "must be a secret"),
+    ] {
+        let told = told(&with(&[("clinch.yml", text)]));
+        assert!(told.iter().any(|told| told.contains(said)), "{text}: {told:?}");
+    }
+}
+
 fn secret(name: &str) -> Option<String> {
     Some(format!("{name}/@ü"))
 }

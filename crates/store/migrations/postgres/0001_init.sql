@@ -3,6 +3,8 @@
 CREATE TABLE fact (name text PRIMARY KEY, value bigint NOT NULL);
 INSERT INTO fact (name, value) VALUES ('last_id', 0);
 
+-- The pepper; one row per key that something is sealed with (`key_…`: recognises it, and tells nothing of it); `all_sealed`
+-- where nothing is from before encryption.
 CREATE TABLE secret (name text PRIMARY KEY, value bytea NOT NULL);
 
 -- Workspaces that were live: a job runs the one it was accepted with.
@@ -19,7 +21,9 @@ CREATE TABLE node (
     boot bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     number smallint NOT NULL UNIQUE CHECK (number BETWEEN 0 AND 255),
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The keys that it can read with; it writes with the first.
+    keys text[] NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 50);
 
 -- Events and their history are kept in spans of time: as ids carry milliseconds in their high bits, the partitions of one
@@ -32,7 +36,7 @@ CREATE TABLE span (
     pruned_to bigint NOT NULL DEFAULT 0
 );
 
--- Immutable. The jobs of event n are n+1 … n+jobs.
+-- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id bigint PRIMARY KEY,
     received_at bigint NOT NULL,
@@ -149,7 +153,7 @@ CREATE TABLE attempt (
     no integer NOT NULL,
     reason smallint,
     outcome text NOT NULL,
-    error text,
+    error bytea,
     PRIMARY KEY (job, no)
 ) PARTITION BY RANGE (job);
 CREATE TABLE attempt_rest PARTITION OF attempt DEFAULT;

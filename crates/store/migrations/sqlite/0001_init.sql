@@ -2,13 +2,17 @@
 
 CREATE TABLE fact (name TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID, STRICT;
 
+-- One row per key that something is sealed with (`key_…`: recognises it, and tells nothing of it); `all_sealed` where nothing
+-- is from before encryption.
+CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID, STRICT;
+
 -- Names of sources, flows and queues, so that rows hold small numbers.
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
 
 -- Workspaces that were live: a job runs the one it was accepted with.
 CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files TEXT NOT NULL, at INTEGER NOT NULL) STRICT;
 
--- Immutable. The jobs of event n are n+1 … n+jobs.
+-- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,
     source INTEGER NOT NULL,
@@ -52,7 +56,7 @@ CREATE TABLE attempt (
     ended_at INTEGER NOT NULL,
     outcome TEXT NOT NULL,
     reason INTEGER,
-    error TEXT,
+    error BLOB,
     PRIMARY KEY (job, no)
 ) WITHOUT ROWID, STRICT;
 

@@ -167,7 +167,11 @@ async fn insert(
     let statuses: Vec<i32> = new.iter().map(|event| i32::from(event.status)).collect();
     let fingerprints: Vec<Option<&[u8]>> =
         dedups().map(|dedup| dedup.map(|dedup| &dedup.fingerprint.as_bytes()[..])).collect();
-    let payloads: Vec<&[u8]> = new.iter().map(|event| &event.payload[..]).collect();
+    let sealed = |(id, event): (&i64, &&'_ NewEvent)| {
+        shared.sealer.payload(EventId::from_number(id.cast_unsigned()), &event.payload).into_owned()
+    };
+    let payloads: Vec<Vec<u8>> = ids.iter().zip(&new).map(sealed).collect();
+    let payloads: Vec<&[u8]> = payloads.iter().map(|payload| &payload[..]).collect();
 
     let born: Vec<Born<'_>> = ids.iter().zip(&new).flat_map(|(id, event)| Born::of(*id, event)).collect();
     let job_ids: Vec<i64> = born.iter().map(|job| job.id).collect();

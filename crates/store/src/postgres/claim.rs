@@ -8,7 +8,6 @@ use super::turns::Levels;
 use super::wake::Outlook;
 use super::{Fault, Shared, lock, rows};
 use crate::{Claim, ClaimAsk, Held, LeaseRef, VersionId};
-use bytes::Bytes;
 use clinch_core::id::JobId;
 use clinch_core::job::Fence;
 use clinch_core::lane::Lane;
@@ -179,7 +178,7 @@ pub(super) async fn claim(shared: &Shared, ask: &ClaimAsk) -> Result<Vec<Claim>,
     {
         shared.rota.fell_behind(&ask.queue, last.try_get(13)?, rows::big_count(last, 14)?);
     }
-    let claims = claims(&mut line, &taken).await?;
+    let claims = claims(shared, &mut line, &taken).await?;
     doubt.end();
     Ok(claims)
 }
@@ -344,13 +343,13 @@ pub(super) async fn lapse(shared: &Shared, now: Timestamp, most: usize, until: T
     let boot = lock(&shared.node).boot;
     let doubt = Doubt::begin(shared, boot, until, None);
     let taken = line.query(LAPSE, &[&now, &most, &until, &boot]).await?;
-    let claims = claims(&mut line, &taken).await?;
+    let claims = claims(shared, &mut line, &taken).await?;
     doubt.end();
     Ok(claims)
 }
 
 /// Completes what was taken with what earlier attempts left in the ledger.
-async fn claims(line: &mut Line, taken: &[Row]) -> Result<Vec<Claim>, Fault> {
+async fn claims(shared: &Shared, line: &mut Line, taken: &[Row]) -> Result<Vec<Claim>, Fault> {
     let mut claims = Vec::with_capacity(taken.len());
     // A job that nobody ever claimed has nothing in the ledger.
     let mut claimed_before = Vec::new();
@@ -370,7 +369,7 @@ async fn claims(line: &mut Line, taken: &[Row]) -> Result<Vec<Claim>, Fault> {
             attempts: rows::count(row, 8)?,
             replays: rows::count(row, 9)?,
             first_attempt_at: rows::maybe_time(row, 10)?,
-            payload: Bytes::copy_from_slice(row.try_get(12)?),
+            payload: shared.sealer.open_payload(rows::event_id(row, 2)?, row.try_get(12)?),
             effects: Vec::new(),
         });
     }
@@ -378,6 +377,9 @@ async fn claims(line: &mut Line, taken: &[Row]) -> Result<Vec<Claim>, Fault> {
         let mut effects = rows::effects(line, &claimed_before).await?;
         for claim in &mut claims {
             claim.effects = effects.remove(&claim.lease.job).unwrap_or_default();
+            if let Err(why) = shared.sealer.open_effects(claim.lease.job, &mut claim.effects) {
+                claim.payload = claim.payload.clone().and(Err(why));
+            }
         }
     }
     Ok(claims)
@@ -407,6 +409,7 @@ mod tests {
     use crate::postgres::ledger::INTEND;
     use crate::postgres::{Options, PostgresStore, node};
     use crate::{Acceptance, NewEvent, NewJob, Settlement, Store};
+    use bytes::Bytes;
     use clinch_core::job::{Change, Ending};
     use clinch_core::lane::{OnDead, Order};
     use clinch_testbed::Postgres;
@@ -429,7 +432,7 @@ mod tests {
     }
 
     async fn open(server: &Postgres) -> PostgresStore {
-        PostgresStore::open(&server.url("postgres"), [7; 32], Options::new(Arc::new(now))).await.expect("opened")
+        PostgresStore::open(&server.url("postgres"), [7; 32], None, Options::new(Arc::new(now))).await.expect("opened")
     }
 
     fn job(queue: &str, lane: u64) -> NewJob {

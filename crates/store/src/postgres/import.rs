@@ -69,12 +69,23 @@ impl Target {
     }
 
     /// From the beginning: what an earlier run has left goes.
-    pub async fn begin(&mut self, boot: i64, versions: &[VersionPart], tokens: &[TokenRow]) -> Result<()> {
+    pub async fn begin(
+        &mut self,
+        boot: i64,
+        versions: &[VersionPart],
+        tokens: &[TokenRow],
+        secrets: &[(String, Vec<u8>)],
+    ) -> Result<()> {
         let client = &self.client;
         together(client, async {
             client.batch_execute(&format!("TRUNCATE {TABLES}; UPDATE bucket SET until = 0")).await?;
             for (name, value) in [(MOVING, boot), (MOVED_EVENT, 0), (MOVED_AUDIT, 0)] {
                 set_fact(client, name, value).await?;
+            }
+            write(client, "DELETE FROM secret WHERE name <> 'pepper'", &[]).await?;
+            for (name, value) in secrets {
+                let keep = "INSERT INTO secret (name, value) VALUES ($1, $2)";
+                write(client, keep, &[&&**name, &&value[..]]).await?;
             }
             for version in versions {
                 write(
@@ -363,15 +374,15 @@ async fn insert_attempts(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sq
         client,
         "INSERT INTO attempt (job, no, started_at, ended_at, reason, outcome, error)
          SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::bigint[], $5::smallint[], $6::text[],
-                              $7::text[])",
+                              $7::bytea[])",
         &[
             &column(&rows, |(job, _)| job.number().cast_signed()),
-            &column(&rows, |(_, attempt)| number(attempt.no)),
-            &column(&rows, |(_, attempt)| attempt.started_at.as_micros()),
-            &column(&rows, |(_, attempt)| attempt.ended_at.as_micros()),
-            &column(&rows, |(_, attempt)| attempt.reason.map(reason_number)),
-            &column(&rows, |(_, attempt)| text(&attempt.outcome)),
-            &column(&rows, |(_, attempt)| attempt.error.as_deref().map(text)),
+            &column(&rows, |(_, attempt)| number(attempt.row.no)),
+            &column(&rows, |(_, attempt)| attempt.row.started_at.as_micros()),
+            &column(&rows, |(_, attempt)| attempt.row.ended_at.as_micros()),
+            &column(&rows, |(_, attempt)| attempt.row.reason.map(reason_number)),
+            &column(&rows, |(_, attempt)| text(&attempt.row.outcome)),
+            &column(&rows, |(_, attempt)| attempt.error.as_deref()),
         ],
     )
     .await

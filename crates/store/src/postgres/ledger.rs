@@ -86,7 +86,9 @@ impl Family for Conclusions {
         let states: Vec<i16> = ends().map(|end| effect_number(&end.state)).collect();
         let at: Vec<i64> = ends().map(|end| end.at.as_micros()).collect();
         let statuses: Vec<Option<i32>> = ends().map(|end| receipt(end).map(|receipt| receipt.status.into())).collect();
-        let bodies: Vec<Option<&[u8]>> = ends().map(|end| receipt(end).map(|receipt| &receipt.body[..])).collect();
+        let bodies: Vec<Option<Vec<u8>>> =
+            asks.iter().map(|(lease, end)| shared.sealer.result(lease.job, end)).collect();
+        let bodies: Vec<Option<&[u8]>> = bodies.iter().map(Option::as_deref).collect();
         let rows = shared.hands.ask(CONCLUDE, &[&jobs, &fences, &names, &states, &at, &statuses, &bodies]).await?;
         answers(leases(), &rows)
     }

@@ -23,6 +23,7 @@ mod pool;
 mod read;
 mod revive;
 mod rows;
+mod sealed;
 mod settle;
 mod skew;
 mod span;
@@ -34,6 +35,7 @@ mod wake;
 pub use verify::verify;
 
 use crate::read::*;
+use crate::seal::Sealer;
 use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
@@ -99,6 +101,8 @@ enum Fault {
     Busy,
     #[error("this node was not heard of and taken for dead; it comes back in a moment")]
     TakenForDead,
+    #[error("{0}")]
+    Refused(String),
     #[error("256 nodes use this database, and no more can")]
     TooManyNodes,
     #[error("the database holds something that cannot be read: {0}")]
@@ -172,6 +176,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What verbs, heartbeat and listener share.
 struct Shared {
     link: Link,
+    sealer: Sealer,
     hands: Arc<Pool>,
     eyes: Arc<Pool>,
     /// One line that nobody else uses: a busy node must not look like a dead one.
@@ -333,8 +338,9 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens the store of this database, and makes it if it is new. `pepper` is used if the store is new.
-    pub async fn open(url: &str, pepper: [u8; 32], options: Options) -> Result<PostgresStore> {
+    /// Opens the store of this database, and makes it if it is new. `pepper` is used if the store is new. Without `keys` nothing
+    /// is encrypted.
+    pub async fn open(url: &str, pepper: [u8; 32], keys: Option<KeyRing>, options: Options) -> Result<PostgresStore> {
         let link = Link::parse(url)?;
         let found = migrate::migrate(&link, pepper).await?;
         if found.is_half_moved {
@@ -346,10 +352,12 @@ impl PostgresStore {
         let hands = Pool::new(link.clone(), Use::Verbs, HANDS, &found.commit, options.deadline);
         let eyes = Pool::new(link.clone(), Use::Questions, EYES, &found.commit, options.deadline);
         let heart = Pool::new(link.clone(), Use::Verbs, 1, &found.commit, options.deadline);
+        let sealer = Sealer::new(keys);
         let open_error = |fault: Fault| StoreError::Open(fault.to_string());
-        let node = node::register(&heart, options.silence_max).await.map_err(open_error)?;
+        let node = node::register(&heart, options.silence_max, &sealer).await.map_err(open_error)?;
         let shared = Arc::new(Shared {
             link,
+            sealer,
             hands,
             eyes,
             heart,
@@ -475,6 +483,29 @@ impl Store for PostgresStore {
         self.shared.done(began, keep::prune(&self.shared, now, &retention, most).await)
     }
 
+    async fn use_keys(&self, keys: KeyRing) -> Result<()> {
+        sealed::use_keys(&self.shared, keys).await.map_err(|fault| StoreError::Open(fault.to_string()))
+    }
+
+    async fn reseal(&self, after: Option<EventId>, most: usize) -> Result<Resealed> {
+        let began = Instant::now();
+        self.shared.done(began, sealed::reseal(&self.shared, after, most).await)
+    }
+
+    async fn retire_keys(&self) -> Result<Vec<KeyId>> {
+        if self.active_key().is_none() {
+            return Ok(Vec::new());
+        }
+        let uses = self.key_uses().await?;
+        let began = Instant::now();
+        self.shared.done(began, sealed::retire(&self.shared, &uses).await)
+    }
+
+    async fn forget(&self, ask: ForgetAsk) -> Result<Forgotten> {
+        let began = Instant::now();
+        self.shared.done(began, sealed::forget(&self.shared, &ask).await)
+    }
+
     async fn work(&self, queue: &str) {
         let wake = self.shared.wake.wake_of(queue);
         // Nobody is heard behind a pooler: who waits for others must look.
@@ -513,15 +544,15 @@ impl Store for PostgresStore {
 #[async_trait]
 impl Read for PostgresStore {
     async fn job(&self, id: JobId) -> Result<Option<JobStory>> {
-        read::job(&self.shared.eyes, id).await.map_err(unread)
+        read::job(&self.shared.eyes, &self.shared.sealer, id).await.map_err(unread)
     }
 
     async fn jobs_of(&self, event: EventId) -> Result<Vec<JobRow>> {
-        read::jobs_of(&self.shared.eyes, event).await.map_err(unread)
+        read::jobs_of(&self.shared.eyes, &self.shared.sealer, event).await.map_err(unread)
     }
 
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
-        read::jobs(&self.shared.eyes, &filter).await.map_err(unread)
+        read::jobs(&self.shared.eyes, &self.shared.sealer, &filter).await.map_err(unread)
     }
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {
@@ -576,6 +607,18 @@ impl Read for PostgresStore {
             commit_times: self.shared.commit_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
             write_errors: self.shared.write_errors.load(Ordering::Relaxed),
         }
+    }
+
+    async fn contents(&self, after: Option<EventId>, most: usize) -> Result<Vec<Contents>> {
+        sealed::contents(&self.shared, after, most).await.map_err(unread)
+    }
+
+    async fn key_uses(&self) -> Result<Vec<KeyUse>> {
+        sealed::uses(&self.shared).await.map_err(unread)
+    }
+
+    fn active_key(&self) -> Option<KeyId> {
+        Some(self.shared.sealer.ring()?.active())
     }
 
     fn pepper(&self) -> &[u8; 32] {

@@ -3,7 +3,8 @@
 use super::ids::Ids;
 use super::lanes::Standing;
 use super::pool::{Line, Pool};
-use super::{Fault, Shared, Versions, doubt, lanes, lock, rows};
+use super::{Fault, Shared, Versions, doubt, lanes, lock, rows, sealed};
+use crate::seal::Sealer;
 use crate::{LIVE_JOBS_MAX, VersionId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
@@ -58,18 +59,19 @@ impl Identity {
 }
 
 /// Takes the lowest number that is free, after the jobs of silent nodes have been given back.
-pub(super) async fn register(lines: &Arc<Pool>, silence: Duration) -> Result<Identity, Fault> {
+pub(super) async fn register(lines: &Arc<Pool>, silence: Duration, sealer: &Sealer) -> Result<Identity, Fault> {
     let came_at = Instant::now();
     let mut line = lines.line().await?;
     line.begin().await?;
-    line.query("SELECT pg_advisory_xact_lock($1)", &[&REGISTRAR]).await?;
+    alone_at_the_door(&mut line).await?;
     bury_silent(&mut line, 0, silence).await?;
+    let keys = sealed::unlock(&mut line, sealer, 0).await?;
     let rows = line
         .query(
-            "INSERT INTO node (number) SELECT free FROM generate_series(0, 255) AS free
+            "INSERT INTO node (number, keys) SELECT free, $1 FROM generate_series(0, 255) AS free
              WHERE NOT EXISTS (SELECT 1 FROM node WHERE number = free) ORDER BY free LIMIT 1
              RETURNING boot, number",
-            &[],
+            &[&keys],
         )
         .await?;
     let Some(row) = rows.first() else { return Err(Fault::TooManyNodes) };
@@ -85,6 +87,11 @@ pub(super) async fn register(lines: &Arc<Pool>, silence: Duration) -> Result<Ide
     line.commit().await?;
     let ids = Ids { number: u64::from(number.cast_unsigned()), last: last.cast_unsigned() };
     Ok(Identity { boot, ids, came_at, heard_at: came_at, listening_since: None })
+}
+
+/// Until the transaction ends nobody else comes or goes.
+pub(super) async fn alone_at_the_door(line: &mut Line) -> Result<(), Fault> {
+    line.query("SELECT pg_advisory_xact_lock($1)", &[&REGISTRAR]).await.map(drop)
 }
 
 /// Silence counts from when the server came up: while it was down nobody could be heard. The queues whose jobs were given
@@ -221,7 +228,7 @@ pub(super) async fn beat(shared: &Shared) -> Result<(), Fault> {
             lock(&shared.node).heard(sent_at);
         }
         None => {
-            let identity = register(&shared.heart, patience(shared)).await?;
+            let identity = register(&shared.heart, patience(shared), &shared.sealer).await?;
             tracing::warn!("this node was taken for dead and has come back as node {}", identity.boot);
             *lock(&shared.node) = identity;
         }

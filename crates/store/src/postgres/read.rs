@@ -4,7 +4,7 @@ use super::pool::Pool;
 use super::{Fault, lanes, rows};
 use crate::VersionId;
 use crate::read::*;
-use bytes::Bytes;
+use crate::seal::Sealer;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::DedupKey;
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 type Answer<T> = Result<T, Fault>;
 
-pub(super) async fn job(eyes: &Arc<Pool>, id: JobId) -> Answer<Option<JobStory>> {
+pub(super) async fn job(eyes: &Arc<Pool>, sealer: &Sealer, id: JobId) -> Answer<Option<JobStory>> {
     let job = id.number().cast_signed();
     let mut line = eyes.line().await?;
     line.begin_reading().await?;
     let found = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
-    let Some(row) = found.first().map(rows::job_row).transpose()? else {
+    let Some(row) = found.first().map(|row| rows::job_row(row, sealer)).transpose()? else {
         line.commit().await?;
         return Ok(None);
     };
@@ -33,34 +33,38 @@ pub(super) async fn job(eyes: &Arc<Pool>, id: JobId) -> Answer<Option<JobStory>>
     };
     let audit = line.query(&format!("{} WHERE job = $1 ORDER BY id", rows::AUDIT_ROW), &[&job]).await?;
     let (priority, behind) = lanes::place(&mut line, job).await?;
+    let mut effects = rows::effects(&mut line, &[job]).await?.remove(&id).unwrap_or_default();
+    // An answer that does not open is shown as none; the job's next attempt says why.
+    let _ = sealer.open_effects(id, &mut effects);
+    let attempts = rows::attempts(&mut line, job).await?;
     let story = JobStory {
         priority,
         behind,
-        attempts: rows::attempts(&mut line, job).await?,
-        effects: rows::effects(&mut line, &[job]).await?.remove(&id).unwrap_or_default(),
+        attempts: attempts.into_iter().map(|attempt| attempt.open(sealer, id)).collect(),
+        effects,
         deliveries: rows::deliveries(&mut line, event).await?,
         audit: audit.iter().map(rows::audit_row).collect::<Result<_, _>>()?,
         answer_status: u16::try_from(told.try_get::<_, i32>(0)?).unwrap_or_default(),
         key_until: if told.try_get(2)? { Some(rows::time(told, 1)?) } else { None },
-        payload: Bytes::copy_from_slice(told.try_get(3)?),
+        payload: sealer.open_payload(row.event, told.try_get(3)?),
         row,
     };
     line.commit().await?;
     Ok(Some(story))
 }
 
-pub(super) async fn jobs_of(eyes: &Arc<Pool>, event: EventId) -> Answer<Vec<JobRow>> {
+pub(super) async fn jobs_of(eyes: &Arc<Pool>, sealer: &Sealer, event: EventId) -> Answer<Vec<JobRow>> {
     let sql = format!(
         "{} WHERE job.event = $1 AND job.id > $1
              AND job.id <= $1 + (SELECT jobs FROM event WHERE event.id = $1) ORDER BY job.id",
         rows::JOB_ROW
     );
     let found = eyes.ask(&sql, &[&event.number().cast_signed()]).await?;
-    Ok(found.iter().map(rows::job_row).collect::<Result<_, _>>()?)
+    Ok(found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<_, _>>()?)
 }
 
 /// The newest first.
-pub(super) async fn jobs(eyes: &Arc<Pool>, filter: &JobFilter) -> Answer<JobPage> {
+pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) -> Answer<JobPage> {
     let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
     let before = filter.before.map_or(i64::MAX, |id| id.number().cast_signed());
     let mut line = eyes.line().await?;
@@ -90,7 +94,7 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, filter: &JobFilter) -> Answer<JobPage
     sql.push_str(" AND ($3::text IS NULL OR job.flow = $3) AND ($4::text IS NULL OR job.queue = $4)");
     sql.push_str(" ORDER BY job.id DESC LIMIT $5");
     let found = line.query(&sql, &[&before, &floor, &filter.flow, &filter.queue, &(limit as i64 + 1)]).await?;
-    let mut rows = found.iter().map(rows::job_row).collect::<Result<Vec<_>, _>>()?;
+    let mut rows = found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<Vec<_>, _>>()?;
     let more = rows.len() > limit || floor > 0;
     rows.truncate(limit);
     Ok(JobPage { rows, more })

@@ -29,7 +29,9 @@ pub(super) async fn revive(
         return Ok((Revived::NotFound, None));
     }
     let rows = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
-    let Some(row) = rows.first().map(rows::job_row).transpose()? else { return Ok((Revived::NotFound, None)) };
+    let Some(row) = rows.first().map(|row| rows::job_row(row, &shared.sealer)).transpose()? else {
+        return Ok((Revived::NotFound, None));
+    };
     let Some(reason) = row.reason.filter(|_| row.word == Word::Dead) else {
         return Ok((Revived::NotDead { state: row.word }, None));
     };

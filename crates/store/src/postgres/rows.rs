@@ -4,6 +4,7 @@ use super::Fault;
 use super::pool::Line;
 use crate::VersionId;
 use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+use crate::seal::{SealedAttempt, Sealer};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::id::{EventId, JobId};
@@ -117,14 +118,19 @@ pub(super) const JOB_ROW: &str = "
     SELECT job.id, job.event, job.flow, job.queue, job.version, job.state, job.run_at, job.failures, job.attempts,
            job.replays, job.ended_at, job.reason, job.received_at,
            CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
+                                            ORDER BY no DESC LIMIT 1) END,
+           CASE WHEN job.attempts > 0 THEN (SELECT started_at FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
                                             ORDER BY no DESC LIMIT 1) END
     FROM job ";
 
-pub(super) fn job_row(row: &Row) -> Read<JobRow> {
+pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
+    let id = job_id(row, 0)?;
+    let error: Option<&[u8]> = row.try_get(13)?;
+    let failed_at = maybe_time(row, 14)?;
     let state: i16 = row.try_get(5)?;
     let failures = count(row, 7)?;
     Ok(JobRow {
-        id: job_id(row, 0)?,
+        id,
         event: event_id(row, 1)?,
         flow: name(row, 2)?,
         queue: name(row, 3)?,
@@ -137,11 +143,11 @@ pub(super) fn job_row(row: &Row) -> Read<JobRow> {
         replays: count(row, 9)?,
         ended_at: maybe_time(row, 10)?,
         reason: row.try_get::<_, Option<i16>>(11)?.map(reason),
-        error: row.try_get(13)?,
+        error: error.zip(failed_at).map(|(error, at)| sealer.open_error(id, at, error)),
     })
 }
 
-/// What the ledger holds of these jobs.
+/// What the ledger holds of these jobs, with answers as they are stored.
 pub(super) async fn effects(line: &mut Line, jobs: &[i64]) -> Result<HashMap<JobId, Vec<Effect>>, Fault> {
     let rows = line
         .query(
@@ -177,18 +183,19 @@ fn effect(row: &Row) -> Read<Effect> {
     })
 }
 
-pub(super) async fn attempts(line: &mut Line, job: i64) -> Result<Vec<AttemptRow>, Fault> {
+pub(super) async fn attempts(line: &mut Line, job: i64) -> Result<Vec<SealedAttempt>, Fault> {
     let sql = "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = $1 ORDER BY no";
     let rows = line.query(sql, &[&job]).await?;
-    let attempt = |row: &Row| -> Read<AttemptRow> {
-        Ok(AttemptRow {
+    let attempt = |row: &Row| -> Read<SealedAttempt> {
+        let attempt = AttemptRow {
             no: count(row, 0)?,
             started_at: time(row, 1)?,
             ended_at: time(row, 2)?,
             outcome: row.try_get(3)?,
             reason: row.try_get::<_, Option<i16>>(4)?.map(reason),
-            error: row.try_get(5)?,
-        })
+            error: None,
+        };
+        Ok(SealedAttempt { row: attempt, error: row.try_get(5)? })
     };
     Ok(rows.iter().map(attempt).collect::<Read<_>>()?)
 }

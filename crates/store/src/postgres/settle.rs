@@ -20,7 +20,7 @@ const SETTLE: &str = concat!(
     WITH held AS MATERIALIZED (
         SELECT asked.*, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
             $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
-            $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::text[],
+            $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::bytea[],
             $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[]
         ) AS asked (job, fence, state, at, failed, reason,
                     started_at, ended_at, outcome, attempt_reason, error,
@@ -81,14 +81,19 @@ impl Family for Settlements {
         let ended_at: Vec<i64> = ends().map(|end| end.ended_at.as_micros()).collect();
         let outcomes: Vec<&str> = ends().map(|end| end.outcome).collect();
         let attempt_reasons: Vec<Option<i16>> = ends().map(|end| end.reason.map(reason_number)).collect();
-        let errors: Vec<Option<Cow<'_, str>>> = ends().map(|end| end.error.as_deref().map(text)).collect();
+        let errors: Vec<Option<Vec<u8>>> =
+            ending.iter().map(|(lease, end, _)| shared.sealer.error(lease.job, end)).collect();
+        let errors: Vec<Option<&[u8]>> = errors.iter().map(Option::as_deref).collect();
         let step_names: Vec<Option<Cow<'_, str>>> = steps().map(|step| step.map(|step| text(&step.name))).collect();
         let step_states: Vec<Option<i16>> = steps().map(|step| step.map(|step| effect_number(&step.state))).collect();
         let step_at = of_step(|step| step.at.as_micros());
         let step_statuses: Vec<Option<i32>> =
             steps().map(|step| step.and_then(receipt).map(|receipt| receipt.status.into())).collect();
-        let step_bodies: Vec<Option<&[u8]>> =
-            steps().map(|step| step.and_then(receipt).map(|receipt| &receipt.body[..])).collect();
+        let result = |(lease, end, _): &(LeaseRef, &Settlement, Next)| {
+            end.conclusion.as_ref().and_then(|step| shared.sealer.result(lease.job, step))
+        };
+        let step_bodies: Vec<Option<Vec<u8>>> = ending.iter().map(result).collect();
+        let step_bodies: Vec<Option<&[u8]>> = step_bodies.iter().map(Option::as_deref).collect();
 
         let now: Vec<i64> = ends().map(|end| shared.skew.to_database(end.ended_at).as_micros()).collect();
         let rows = shared

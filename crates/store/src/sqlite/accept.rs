@@ -106,6 +106,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     let event = EventId::from_number(batch.next_id(new.received_at));
     let source = batch.name(&new.source)?;
     let expires_at = new.dedup.as_ref().map_or(new.received_at, |dedup| new.received_at + dedup.ttl).as_micros();
+    let payload = batch.shared.sealer.payload(event, &new.payload);
     batch
         .conn
         .prepare_cached(
@@ -121,7 +122,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
             expires_at,
             new.status,
             i64::try_from(new.jobs.len()).unwrap_or(i64::MAX),
-            &new.payload[..],
+            &payload[..],
         ])?;
     let first_job = JobId::from_number(event.number() + 1);
     for ask in &new.jobs {

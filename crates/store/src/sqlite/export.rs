@@ -94,6 +94,11 @@ impl Source {
         token::all(&self.conn).map_err(damaged)
     }
 
+    /// What it knows of its keys.
+    pub fn secrets(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        self.all("SELECT name, value FROM secret", params![], |row| Ok((row.get(0)?, row.get(1)?)))
+    }
+
     pub fn events(&self) -> Result<i64> {
         self.events_after(0)
     }

@@ -38,11 +38,17 @@ pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect)
     Ok(Held::Held)
 }
 
-pub(super) fn conclude(batch: &mut Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<Held> {
+/// `body` is the answer as it is to be stored.
+pub(super) fn conclude(
+    batch: &mut Batch<'_>,
+    lease: LeaseRef,
+    end: &Conclusion,
+    body: Option<&[u8]>,
+) -> rusqlite::Result<Held> {
     if !holds(batch, lease) {
         return Ok(Held::Lost);
     }
-    write(batch, lease, end)?;
+    write(batch, lease, end, body)?;
     Ok(Held::Held)
 }
 
@@ -60,7 +66,7 @@ pub(super) fn close(batch: &Batch<'_>, lease: LeaseRef, at: Timestamp) -> rusqli
     Ok(())
 }
 
-pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rusqlite::Result<()> {
+pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion, body: Option<&[u8]>) -> rusqlite::Result<()> {
     let receipt = match &end.state {
         EffectState::Done(receipt) => Some(receipt),
         _ => None,
@@ -76,7 +82,7 @@ pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion) -> rus
             effect_number(&end.state),
             end.at.as_micros(),
             receipt.map(|receipt| receipt.status),
-            receipt.map(|receipt| &receipt.body[..]),
+            body,
         ])?;
     Ok(())
 }

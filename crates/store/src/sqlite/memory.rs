@@ -81,6 +81,11 @@ pub(super) enum Settled {
         live: Live,
         reason: Reason,
     },
+    /// The data of these jobs is gone: what is kept at hand of it goes, too.
+    Erased {
+        first: JobId,
+        last: JobId,
+    },
     DeadForgotten {
         job: JobId,
         flow: Arc<str>,
@@ -135,6 +140,13 @@ impl Memory {
 
     pub fn any_between(&self, first: JobId, last: JobId) -> bool {
         self.jobs.range(first..=last).next().is_some()
+    }
+
+    /// How many there are, and how many of them run.
+    pub fn unfinished(&self, first: JobId, last: JobId) -> (u64, u64) {
+        let running = |live: &&Live| matches!(live.phase, Phase::Running { .. });
+        let jobs = || self.jobs.range(first..=last).map(|(_, live)| live);
+        (jobs().count() as u64, jobs().filter(running).count() as u64)
     }
 
     pub fn wake_of(&mut self, queue: &str) -> Arc<Notify> {
@@ -256,6 +268,11 @@ impl Memory {
             Settled::Revived { job, live, reason } => {
                 self.count_dead(&live.flow, reason, -1);
                 self.enter(job, live);
+            }
+            Settled::Erased { first, last } => {
+                let held: Vec<Bytes> =
+                    self.jobs.range_mut(first..=last).filter_map(|(_, live)| live.payload.take()).collect();
+                held.iter().for_each(|payload| self.drop_payload(Some(payload)));
             }
             Settled::DeadForgotten { job, flow, queue, lane, reason } => {
                 self.count_dead(&flow, reason, -1);

@@ -10,15 +10,18 @@ mod queue;
 mod read;
 mod revive;
 mod rows;
+mod sealed;
 mod settle;
 mod token;
 mod verify;
 mod writer;
 
 pub use crate::verify::Report;
+pub use sealed::keys_of;
 pub use verify::verify;
 
 use crate::read::*;
+use crate::seal::Sealer;
 use crate::*;
 use async_trait::async_trait;
 use clinch_core::job::Fence;
@@ -37,6 +40,9 @@ const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// The migrations, in order; the number of the last one is the version of the schema.
 const MIGRATIONS: &[&str] = &[include_str!("../../migrations/sqlite/0001_init.sql")];
 const READERS_MAX: usize = 4;
+/// After an erasure the log is cut; where a reader is in the way, this often and at such a distance.
+const CUTS_MAX: u32 = 50;
+const CUT_AGAIN: Duration = Duration::from_millis(100);
 
 pub struct SqliteStore {
     shared: Arc<Shared>,
@@ -57,28 +63,29 @@ fn open_error(error: impl std::fmt::Display) -> StoreError {
 }
 
 impl SqliteStore {
-    /// Opens or makes the store of this directory. `pepper` is used if the store is new.
-    pub async fn open(data_dir: &Path, pepper: [u8; 32]) -> Result<SqliteStore> {
+    /// Opens or makes the store of this directory. `pepper` is used if the store is new. Without `keys` nothing is encrypted.
+    pub async fn open(data_dir: &Path, pepper: [u8; 32], keys: Option<KeyRing>) -> Result<SqliteStore> {
         if rusqlite::version_number() < SQLITE_VERSION_MIN {
             return Err(StoreError::Open(format!("SQLite {} can lose writes; 3.51.3 is needed", rusqlite::version())));
         }
         let lock = lock_directory(data_dir)?;
         let path = database_path(data_dir);
         let mut conn = Connection::open(&path).map_err(open_error)?;
-        let (memory, desk, pepper) = prepare(&mut conn, pepper)?;
+        let sealer = Sealer::new(keys);
+        let (memory, desk, pepper) = prepare(&mut conn, pepper, &sealer)?;
         sync_directory(data_dir)?;
-        let shared = Arc::new(Shared::new(memory));
+        let shared = Arc::new(Shared::new(memory, sealer));
         let writer = writer::start(shared.clone(), conn, desk).map_err(open_error)?;
         Ok(SqliteStore { shared, readers: Readers::new(&path), pepper, path, writer: Some(writer), _lock: lock })
     }
 
     fn claims(&self, taken: Vec<(LeaseRef, Live)>) -> impl Future<Output = Result<Vec<Claim>>> {
         // Most are fresh and have their payload at hand; the others are completed from disk, all in one question.
-        let readers = self.readers.clone();
+        let (readers, sealer) = (self.readers.clone(), self.shared.sealer.clone());
         async move {
             let thin = taken.iter().any(|(_, live)| live.payload.is_none() || live.has_effects);
-            let complete = |conn: Option<&Connection>| -> rusqlite::Result<Vec<Claim>> {
-                taken.into_iter().map(|(lease, live)| claim(conn, lease, live)).collect()
+            let complete = move |conn: Option<&Connection>| -> rusqlite::Result<Vec<Claim>> {
+                taken.into_iter().map(|(lease, live)| claim(conn, &sealer, lease, live)).collect()
             };
             if thin {
                 readers.ask(move |conn| complete(Some(conn))).await
@@ -89,16 +96,17 @@ impl SqliteStore {
     }
 }
 
-fn claim(conn: Option<&Connection>, lease: LeaseRef, live: Live) -> rusqlite::Result<Claim> {
+fn claim(conn: Option<&Connection>, sealer: &Sealer, lease: LeaseRef, live: Live) -> rusqlite::Result<Claim> {
     let payload = match (live.payload, conn) {
-        (Some(payload), _) => payload,
-        (None, Some(conn)) => rows::payload(conn, live.event)?,
-        (None, None) => Bytes::new(),
+        (Some(payload), _) => Ok(payload),
+        (None, Some(conn)) => rows::payload(conn, sealer, live.event)?,
+        (None, None) => Ok(Bytes::new()),
     };
-    let effects = match conn {
+    let mut effects = match conn {
         Some(conn) if live.has_effects => rows::effects(conn, lease.job)?,
         _ => Vec::new(),
     };
+    let payload = payload.and_then(|payload| sealer.open_effects(lease.job, &mut effects).map(|()| payload));
     Ok(Claim {
         lease,
         event: live.event,
@@ -146,7 +154,7 @@ fn refuse_newer(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-fn prepare(conn: &mut Connection, pepper: [u8; 32]) -> Result<(Memory, Desk, [u8; 32])> {
+fn prepare(conn: &mut Connection, pepper: [u8; 32], sealer: &Sealer) -> Result<(Memory, Desk, [u8; 32])> {
     refuse_newer(conn)?;
     export::refuse_moved(conn)?;
     conn.execute_batch(
@@ -164,6 +172,7 @@ fn prepare(conn: &mut Connection, pepper: [u8; 32]) -> Result<(Memory, Desk, [u8
     // by hand when it ends well.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(open_error)?;
     migrate(conn, pepper).map_err(open_error)?;
+    sealed::unlock(conn, sealer)?;
     load(conn).map_err(|error| StoreError::Damaged(error.to_string()))
 }
 
@@ -370,11 +379,15 @@ impl Store for SqliteStore {
     }
 
     async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held> {
-        self.shared.write(move |batch| ledger::conclude(batch, lease, &conclusion)).await
+        let body = self.shared.sealer.result(lease.job, &conclusion);
+        self.shared.write(move |batch| ledger::conclude(batch, lease, &conclusion, body.as_deref())).await
     }
 
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
-        self.shared.write(move |batch| settle::settle(batch, lease, &end)).await
+        let sealer = &self.shared.sealer;
+        let body = end.conclusion.as_ref().and_then(|conclusion| sealer.result(lease.job, conclusion));
+        let sealed = settle::SealedEnd { error: sealer.error(lease.job, &end), body };
+        self.shared.write(move |batch| settle::settle(batch, lease, &end, &sealed)).await
     }
 
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
@@ -412,6 +425,46 @@ impl Store for SqliteStore {
 
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         self.shared.write(move |batch| keep::prune(batch, now, &retention, most)).await
+    }
+
+    async fn use_keys(&self, keys: KeyRing) -> Result<()> {
+        let known = self.readers.ask(sealed::checks).await?;
+        seal::refuse_unknown(Some(&keys), &known)?;
+        let noted = keys.clone();
+        self.shared.write(move |batch| sealed::note_key(batch.conn, &noted)).await?;
+        self.shared.sealer.use_keys(keys);
+        Ok(())
+    }
+
+    async fn reseal(&self, after: Option<EventId>, most: usize) -> Result<Resealed> {
+        let sealer = self.shared.sealer.clone();
+        let after = after.map_or(0, |event| event.number().cast_signed());
+        let sealed::Swaps { rows, last, events, unreadable } =
+            self.readers.ask(move |conn| sealed::swaps(conn, &sealer, after, most)).await?;
+        let places = match rows.is_empty() {
+            true => 0,
+            false => self.shared.write(move |batch| sealed::write(batch, &rows)).await?,
+        };
+        Ok(Resealed { last, events, places, unreadable })
+    }
+
+    async fn retire_keys(&self) -> Result<Vec<KeyId>> {
+        let Some(active) = self.active_key() else { return Ok(Vec::new()) };
+        let uses = self.key_uses().await?;
+        self.shared.write(move |batch| sealed::retire(batch, &uses, active)).await
+    }
+
+    async fn forget(&self, ask: ForgetAsk) -> Result<Forgotten> {
+        let erased = self.shared.write(move |batch| sealed::forget(batch, &ask)).await?;
+        for _ in 0..CUTS_MAX {
+            if self.shared.is_log_cut() {
+                return Ok(erased);
+            }
+            // Any commit tries again.
+            tokio::time::sleep(CUT_AGAIN).await;
+            self.shared.write(|_| Ok(())).await?;
+        }
+        Err(StoreError::Unavailable("the data is erased, but a reader keeps the old log in use; ask again".into()))
     }
 
     async fn work(&self, queue: &str) {
@@ -504,6 +557,20 @@ impl Read for SqliteStore {
             commit_times: self.shared.commit_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
             write_errors: self.shared.write_errors.load(Ordering::Relaxed),
         }
+    }
+
+    async fn contents(&self, after: Option<EventId>, most: usize) -> Result<Vec<Contents>> {
+        let sealer = self.shared.sealer.clone();
+        let after = after.map_or(0, |event| event.number().cast_signed());
+        self.readers.ask(move |conn| sealed::contents(conn, &sealer, after, most)).await
+    }
+
+    async fn key_uses(&self) -> Result<Vec<KeyUse>> {
+        self.readers.ask(sealed::uses).await
+    }
+
+    fn active_key(&self) -> Option<KeyId> {
+        Some(self.shared.sealer.ring()?.active())
     }
 
     fn pepper(&self) -> &[u8; 32] {

@@ -3,6 +3,7 @@
 use super::writer::{Shared, lock};
 use super::{Readers, rows};
 use crate::read::*;
+use crate::seal::Sealer;
 use crate::{Result, StoreError, VersionId};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
@@ -12,7 +13,8 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 pub(super) async fn job(readers: &Readers, shared: &Shared, id: JobId) -> Result<Option<JobStory>> {
-    let story = readers.ask(move |conn| story(conn, id)).await?;
+    let sealer = shared.sealer.clone();
+    let story = readers.ask(move |conn| story(conn, &sealer, id)).await?;
     Ok(story.map(|mut story| {
         mark_running(shared, std::slice::from_mut(&mut story.row));
         story.behind = lock(&shared.memory).behind(id);
@@ -20,10 +22,10 @@ pub(super) async fn job(readers: &Readers, shared: &Shared, id: JobId) -> Result
     }))
 }
 
-fn story(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobStory>> {
+fn story(conn: &Connection, sealer: &Sealer, id: JobId) -> rusqlite::Result<Option<JobStory>> {
     let row = conn
         .prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?
-        .query_row([id.number().cast_signed()], rows::job_row)
+        .query_row([id.number().cast_signed()], |row| rows::job_row(row, sealer))
         .optional()?;
     let Some(row) = row else { return Ok(None) };
     let (answer_status, expires_at, has_key): (u16, i64, bool) = conn.query_row(
@@ -37,11 +39,14 @@ fn story(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobStory>> {
         .prepare_cached(&format!("{} WHERE job = ?1 ORDER BY id", rows::AUDIT_ROW))?
         .query_map([id.number().cast_signed()], rows::audit_row)?
         .collect::<rusqlite::Result<_>>()?;
+    let mut effects = rows::effects(conn, id)?;
+    // An answer that does not open is shown as none; the job's next attempt says why.
+    let _ = sealer.open_effects(id, &mut effects);
     Ok(Some(JobStory {
-        attempts: rows::attempts(conn, id)?,
-        effects: rows::effects(conn, id)?,
+        attempts: rows::attempts(conn, id)?.into_iter().map(|attempt| attempt.open(sealer, id)).collect(),
+        effects,
         deliveries: rows::deliveries(conn, row.event)?,
-        payload: rows::payload(conn, row.event)?,
+        payload: rows::payload(conn, sealer, row.event)?,
         audit,
         answer_status,
         priority,
@@ -52,13 +57,14 @@ fn story(conn: &Connection, id: JobId) -> rusqlite::Result<Option<JobStory>> {
 }
 
 pub(super) async fn jobs_of(readers: &Readers, shared: &Shared, event: EventId) -> Result<Vec<JobRow>> {
+    let sealer = shared.sealer.clone();
     let mut found = readers
         .ask(move |conn| {
             conn.prepare_cached(&format!(
                 "{} WHERE job.id > ?1 AND job.id <= ?1 + event.jobs AND job.event = ?1",
                 rows::JOB_ROW
             ))?
-            .query_map([event.number().cast_signed()], rows::job_row)?
+            .query_map([event.number().cast_signed()], |row| rows::job_row(row, &sealer))?
             .collect::<rusqlite::Result<Vec<_>>>()
         })
         .await?;
@@ -82,18 +88,19 @@ fn mark_running(shared: &Shared, found: &mut [JobRow]) {
 pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) -> Result<JobPage> {
     let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
     let asked = filter.clone();
+    let sealer = shared.sealer.clone();
     let (mut found, mut more) = match filter.word {
         Some(Word::Running) => {
             let running = lock(&shared.memory).running();
-            let asking = move |conn: &Connection| select_running(conn, &running, &asked, limit + 1);
+            let asking = move |conn: &Connection| select_running(conn, &sealer, &running, &asked, limit + 1);
             (readers.ask(asking).await?, false)
         }
         // A row does not say whether its job is running: as many more are read as may have to be left out.
         Some(Word::Queued | Word::Retrying) => {
             let rows_max = limit + 1 + lock(&shared.memory).running_len();
-            readers.ask(move |conn| select_jobs(conn, &asked, rows_max)).await?
+            readers.ask(move |conn| select_jobs(conn, &sealer, &asked, rows_max)).await?
         }
-        _ => readers.ask(move |conn| select_jobs(conn, &asked, limit + 1)).await?,
+        _ => readers.ask(move |conn| select_jobs(conn, &sealer, &asked, limit + 1)).await?,
     };
     mark_running(shared, &mut found);
     found.retain(|row| fits(row, &filter));
@@ -104,6 +111,7 @@ pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) 
 
 fn select_running(
     conn: &Connection,
+    sealer: &Sealer,
     running: &[JobId],
     filter: &JobFilter,
     rows_max: usize,
@@ -115,7 +123,7 @@ fn select_running(
         if found.len() == rows_max {
             break;
         }
-        let row = row.query_row([id.number().cast_signed()], rows::job_row).optional()?;
+        let row = row.query_row([id.number().cast_signed()], |row| rows::job_row(row, sealer)).optional()?;
         found.extend(row.filter(|row| fits(row, &any_word)));
     }
     Ok(found)
@@ -130,7 +138,12 @@ fn fits(row: &JobRow, filter: &JobFilter) -> bool {
 }
 
 /// The newest first; and whether older rows exist that were not looked at.
-fn select_jobs(conn: &Connection, filter: &JobFilter, rows_max: usize) -> rusqlite::Result<(Vec<JobRow>, bool)> {
+fn select_jobs(
+    conn: &Connection,
+    sealer: &Sealer,
+    filter: &JobFilter,
+    rows_max: usize,
+) -> rusqlite::Result<(Vec<JobRow>, bool)> {
     let state = filter.word.map(|word| match word {
         Word::Queued | Word::Running | Word::Retrying => rows::READY,
         Word::Success => rows::SUCCESS,
@@ -164,7 +177,9 @@ fn select_jobs(conn: &Connection, filter: &JobFilter, rows_max: usize) -> rusqli
     sql.push_str(" ORDER BY job.id DESC LIMIT ?5");
     let found = conn
         .prepare_cached(&sql)?
-        .query_map(params![before, floor, filter.flow, filter.queue, rows_max as i64], rows::job_row)?
+        .query_map(params![before, floor, filter.flow, filter.queue, rows_max as i64], |row| {
+            rows::job_row(row, sealer)
+        })?
         .collect::<rusqlite::Result<Vec<_>>>()?;
     Ok((found, floor > 0))
 }

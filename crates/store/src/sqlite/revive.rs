@@ -12,7 +12,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
     let row = batch
         .conn
         .prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?
-        .query_row([job], rows::job_row)
+        .query_row([job], |row| rows::job_row(row, &batch.shared.sealer))
         .optional()?;
     let Some(row) = row else { return Ok(Revived::NotFound) };
     let Some(reason) = row.reason.filter(|_| row.word == clinch_core::job::Word::Dead) else {

@@ -1,9 +1,9 @@
 //! How rows are spelt, in both directions.
 
 use super::queue::Place;
-use crate::VersionId;
 use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
-use bytes::Bytes;
+use crate::seal::{SealedAttempt, Sealer};
+use crate::{Kept, VersionId};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::id::{EventId, JobId};
@@ -117,11 +117,12 @@ pub(super) fn jobs_finished(conn: &Connection, event: u64, jobs: u64) -> rusqlit
     Ok(unfinished == 0)
 }
 
-pub(super) fn payload(conn: &Connection, event: EventId) -> rusqlite::Result<Bytes> {
+pub(super) fn payload(conn: &Connection, sealer: &Sealer, event: EventId) -> rusqlite::Result<Kept> {
     conn.prepare_cached("SELECT payload FROM event WHERE id = ?1")?
-        .query_row([event.number().cast_signed()], |row| Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?)))
+        .query_row([event.number().cast_signed()], |row| Ok(sealer.open_payload(event, row.get_ref(0)?.as_blob()?)))
 }
 
+/// With answers as they are stored.
 pub(super) fn effects(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Effect>> {
     conn.prepare_cached(
         "SELECT name, class, state, first_intended_at, changed_at, sends, status, body
@@ -154,13 +155,18 @@ pub(super) const JOB_ROW: &str = "
     SELECT job.id, job.event, flow.text, queue.text, job.version, job.state, job.run_at, job.failures, job.attempts,
            job.replays, job.ended_at, job.reason, event.received_at,
            CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
+                                            ORDER BY no DESC LIMIT 1) END,
+           CASE WHEN job.attempts > 0 THEN (SELECT started_at FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
                                             ORDER BY no DESC LIMIT 1) END
     FROM job
     JOIN event ON event.id = job.event
     JOIN name AS flow ON flow.id = job.flow
     JOIN name AS queue ON queue.id = job.queue ";
 
-pub(super) fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
+pub(super) fn job_row(row: &Row<'_>, sealer: &Sealer) -> rusqlite::Result<JobRow> {
+    let id = job_id(row, 0)?;
+    let error: Option<Vec<u8>> = row.get(13)?;
+    let failed_at = maybe_time(row, 14)?;
     let state: i64 = row.get(5)?;
     let failures: u32 = row.get(7)?;
     let word = match state {
@@ -171,7 +177,7 @@ pub(super) fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
         _ => Word::Queued,
     };
     Ok(JobRow {
-        id: job_id(row, 0)?,
+        id,
         event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
         flow: name(row, 2)?,
         queue: name(row, 3)?,
@@ -184,12 +190,12 @@ pub(super) fn job_row(row: &Row<'_>) -> rusqlite::Result<JobRow> {
         replays: row.get(9)?,
         ended_at: maybe_time(row, 10)?,
         reason: row.get::<_, Option<i64>>(11)?.map(reason),
-        error: row.get(13)?,
+        error: error.zip(failed_at).map(|(error, at)| sealer.open_error(id, at, &error)),
     })
 }
 
 /// A job that was done at its first attempt has no row for it: its own row tells all there is.
-pub(super) fn attempts(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<AttemptRow>> {
+pub(super) fn attempts(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<SealedAttempt>> {
     conn.prepare_cached(
         "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = ?1
          UNION ALL
@@ -198,14 +204,15 @@ pub(super) fn attempts(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<At
          ORDER BY no",
     )?
     .query_map([job.number().cast_signed()], |row| {
-        Ok(AttemptRow {
+        let attempt = AttemptRow {
             no: row.get(0)?,
             started_at: time(row, 1)?,
             ended_at: time(row, 2)?,
             outcome: row.get(3)?,
             reason: row.get::<_, Option<i64>>(4)?.map(reason),
-            error: row.get(5)?,
-        })
+            error: None,
+        };
+        Ok(SealedAttempt { row: attempt, error: row.get(5)? })
     })?
     .collect()
 }

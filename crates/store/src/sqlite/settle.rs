@@ -10,7 +10,18 @@ use clinch_core::job::{Change, Ending};
 use clinch_core::time::Timestamp;
 use rusqlite::params;
 
-pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -> rusqlite::Result<Held> {
+/// What a settlement keeps, as it is to be stored.
+pub(super) struct SealedEnd {
+    pub error: Option<Vec<u8>>,
+    pub body: Option<Vec<u8>>,
+}
+
+pub(super) fn settle(
+    batch: &mut Batch<'_>,
+    lease: LeaseRef,
+    end: &Settlement,
+    sealed: &SealedEnd,
+) -> rusqlite::Result<Held> {
     let (Some(attempts), Some((state, at, reason))) = (held(batch, lease), next_state(end.change)) else {
         return Ok(Held::Lost);
     };
@@ -18,13 +29,13 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
         return Ok(Held::Lost);
     }
     match &end.conclusion {
-        Some(conclusion) => ledger::write(batch, lease, conclusion)?,
+        Some(conclusion) => ledger::write(batch, lease, conclusion, sealed.body.as_deref())?,
         None => ledger::close(batch, lease, end.ended_at)?,
     }
     let job = lease.job.number().cast_signed();
     // The usual life, done at the first attempt, is told by the job's own row: most jobs never touch this table.
     if attempts > 0 || !matches!(end.change, Change::Finished { .. }) {
-        write_attempt(batch, job, attempts + 1, end)?;
+        write_attempt(batch, job, attempts + 1, end, sealed.error.as_deref())?;
     }
     batch
         .conn
@@ -52,7 +63,7 @@ pub(super) fn settle(batch: &mut Batch<'_>, lease: LeaseRef, end: &Settlement) -
     Ok(Held::Held)
 }
 
-fn write_attempt(batch: &Batch<'_>, job: i64, no: u32, end: &Settlement) -> rusqlite::Result<()> {
+fn write_attempt(batch: &Batch<'_>, job: i64, no: u32, end: &Settlement, error: Option<&[u8]>) -> rusqlite::Result<()> {
     batch
         .conn
         .prepare_cached(
@@ -66,7 +77,7 @@ fn write_attempt(batch: &Batch<'_>, job: i64, no: u32, end: &Settlement) -> rusq
             end.ended_at.as_micros(),
             end.outcome,
             end.reason.map(reason_number),
-            end.error,
+            error,
         ])?;
     Ok(())
 }

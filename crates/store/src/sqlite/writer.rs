@@ -4,6 +4,7 @@
 use super::keys::{self, Keys};
 use super::memory::{Memory, Settled};
 use crate::read::COMMIT_SECONDS;
+use crate::seal::Sealer;
 use crate::{Result, StoreError, VERBS_PENDING_MAX};
 use clinch_core::id::JobId;
 use clinch_core::key::Fingerprint;
@@ -32,6 +33,7 @@ const ROOM_BYTES_MIN: u64 = 4 << 20;
 
 pub(super) struct Shared {
     pub memory: Mutex<Memory>,
+    pub sealer: Arc<Sealer>,
     inbox: Mutex<Inbox>,
     arrived: Condvar,
     /// Why the store cannot write at the moment.
@@ -43,6 +45,8 @@ pub(super) struct Shared {
     pub commit_times: [AtomicU64; COMMIT_SECONDS.len() + 1],
     pub write_errors: AtomicU64,
     log_pages: AtomicI32,
+    /// What was erased must not live on in the log: it is brought in whole and cut.
+    cut_log: AtomicBool,
 }
 
 #[derive(Default)]
@@ -89,9 +93,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub fn new(memory: Memory) -> Self {
+    pub fn new(memory: Memory, sealer: Sealer) -> Self {
         Shared {
             memory: Mutex::new(memory),
+            sealer: Arc::new(sealer),
             inbox: Mutex::default(),
             arrived: Condvar::new(),
             unwell: Mutex::default(),
@@ -102,6 +107,7 @@ impl Shared {
             commit_times: Default::default(),
             write_errors: AtomicU64::new(0),
             log_pages: AtomicI32::new(0),
+            cut_log: AtomicBool::new(false),
         }
     }
 
@@ -141,6 +147,14 @@ impl Shared {
             return Err(StoreError::Full("too many requests wait for the disk"));
         }
         Ok(())
+    }
+
+    pub fn cut_log(&self) {
+        self.cut_log.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_log_cut(&self) -> bool {
+        !self.cut_log.load(Ordering::Relaxed)
     }
 
     pub fn unwell(&self) -> Option<String> {
@@ -406,6 +420,15 @@ fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box
 
 /// By hand, because SQLite's own checkpoint swallows a failed sync.
 fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
+    if shared.cut_log.load(Ordering::Relaxed) {
+        // A reader that is at work is waited for, up to the busy timeout; if it takes longer, the next commit tries again.
+        let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if busy == 0 {
+            shared.cut_log.store(false, Ordering::Relaxed);
+            shared.log_pages.store(0, Ordering::Relaxed);
+        }
+        return Ok(());
+    }
     if shared.log_pages.load(Ordering::Relaxed) < CHECKPOINT_PAGES {
         return Ok(());
     }

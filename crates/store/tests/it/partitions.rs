@@ -214,7 +214,10 @@ async fn p5_retention_drops_a_span_whole_and_what_lives_on_in_it_stays() {
     let part = |name: &str| report.parts.iter().find(|(part, _)| *part == name).expect("a part").1;
     assert_eq!((report.accepted, part("expired by retention"), part("dead")), (32 + taken, 30, 1));
     let story = world.story(dead.job).await;
-    assert_eq!((&story.payload[..], story.attempts.len(), story.deliveries.len()), (&b"the payload"[..], 1, 1));
+    assert_eq!(
+        (&opened(&story.payload)[..], story.attempts.len(), story.deliveries.len()),
+        (&b"the payload"[..], 1, 1)
+    );
     let claims = world.claims("work", 1, much_later).await;
     assert_eq!(claims[0].lease.job, queued.job);
     world.settles(claims[0].lease, finished(much_later)).await;
@@ -298,7 +301,7 @@ async fn partitions_are_as_long_as_they_are_told_and_made_ahead() {
     let postgres = Postgres::new().await;
     let span = Duration::from_secs(3_600);
     let options = clinch_store::postgres::Options { span, ..in_the_wild() };
-    let store = PostgresStore::open(&postgres.url(), PEPPER, options).await.expect("opened");
+    let store = PostgresStore::open(&postgres.url(), PEPPER, keys(KEY), options).await.expect("opened");
     for hour in 0..3u32 {
         accepted(&store, received(&format!("k{hour}"), now() + hour * span)).await;
     }

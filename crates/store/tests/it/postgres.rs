@@ -7,6 +7,7 @@ use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::Word;
 use clinch_core::key::Pepper;
 use clinch_core::lane::{Lane, OnDead, Order};
+use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::{Options, PostgresStore, prepare, verify};
 use clinch_store::read::JobFilter;
@@ -81,7 +82,7 @@ impl Postgres {
 
     /// A node as it is in the wild: others are left alone until they have been silent for long.
     pub async fn node(&self) -> Arc<PostgresStore> {
-        Arc::new(PostgresStore::open(&self.url(), PEPPER, in_the_wild()).await.expect("opened"))
+        Arc::new(PostgresStore::open(&self.url(), PEPPER, keys(KEY), in_the_wild()).await.expect("opened"))
     }
 }
 
@@ -109,8 +110,21 @@ pub fn in_the_wild() -> Options {
 
 #[async_trait]
 impl Engine for Postgres {
-    async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(PostgresStore::open(&self.url(), PEPPER, alone()).await.expect("opened"))
+    async fn open(&self, keys: Option<KeyRing>) -> clinch_store::Result<Arc<dyn Store>> {
+        Ok(Arc::new(PostgresStore::open(&self.url(), PEPPER, keys, alone()).await?))
+    }
+
+    async fn empty(&self) -> Box<dyn Engine> {
+        Box::new(Postgres { is_pooled: self.is_pooled, ..Postgres::new().await })
+    }
+
+    async fn look(&self, sql: &str, id: u64) -> Vec<u8> {
+        self.client().await.query_one(sql, &[&id.cast_signed()]).await.expect("found").get(0)
+    }
+
+    async fn meddle(&self, sql: &str, id: u64, value: &[u8]) {
+        let changed = self.client().await.execute(sql, &[&id.cast_signed(), &value]).await;
+        assert_eq!(changed.expect("changed"), 1);
     }
 
     async fn copy(&self) -> Box<dyn Engine> {
@@ -136,7 +150,7 @@ async fn world() -> World {
 }
 
 async fn refusal(url: &str) -> String {
-    match PostgresStore::open(url, PEPPER, alone()).await {
+    match PostgresStore::open(url, PEPPER, keys(KEY), alone()).await {
         Err(StoreError::Open(why)) => why,
         Err(other) => panic!("refused for another reason: {other}"),
         Ok(_) => panic!("opened"),
@@ -184,7 +198,7 @@ async fn an_address_where_nobody_answers_is_said_to_be_one() {
 async fn the_pepper_is_the_one_the_store_was_made_with() {
     let postgres = Postgres::new().await;
     drop(postgres.world().await);
-    let store = PostgresStore::open(&postgres.url(), [9; 32], alone()).await.expect("opened");
+    let store = PostgresStore::open(&postgres.url(), [9; 32], keys(KEY), alone()).await.expect("opened");
     assert_eq!(clinch_store::Read::pepper(&store), &PEPPER);
 }
 
@@ -347,7 +361,7 @@ async fn f14_who_was_taken_for_dead_begins_nothing_under_an_old_lease() {
 async fn skewed(postgres: &Postgres, seconds: i64) -> (Arc<PostgresStore>, impl Fn() -> Timestamp) {
     let right = in_the_wild().clock;
     let clock = move || Timestamp::from_micros(right().as_micros() + seconds * 1_000_000);
-    let node = PostgresStore::open(&postgres.url(), PEPPER, Options::new(Arc::new(clock.clone()))).await;
+    let node = PostgresStore::open(&postgres.url(), PEPPER, keys(KEY), Options::new(Arc::new(clock.clone()))).await;
     (Arc::new(node.expect("opened")), clock)
 }
 
@@ -533,7 +547,7 @@ async fn an_error_that_no_text_can_hold_does_not_keep_an_attempt_from_ending() {
     world.settles(claim.lease, Settlement { error, ..buried(later(1), Reason::RejectedByTarget) }).await;
     let story = world.story(accepted.job).await;
     assert_eq!(story.row.word, Word::Dead);
-    assert!(story.row.error.expect("told").contains("\u{fffd} and nothing else"));
+    assert!(story.row.error.expect("told").contains("\0 and nothing else"));
 }
 
 /// One job in each state, the finished one with an effect.

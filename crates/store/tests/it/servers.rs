@@ -31,7 +31,7 @@ async fn set(server: &Server, setting: &str) {
 }
 
 async fn open(url: &str) -> Result<PostgresStore, StoreError> {
-    PostgresStore::open(url, PEPPER, alone()).await
+    PostgresStore::open(url, PEPPER, keys(KEY), alone()).await
 }
 
 async fn refusal(url: &str) -> String {
@@ -169,7 +169,7 @@ async fn p11_the_jobs_of_a_node_that_leaves_are_free_when_it_has_closed() {
 async fn f39_a_verb_that_stalls_fails_within_its_deadline_and_the_others_go_on() {
     let postgres = Postgres::new().await;
     let options = Options { deadline: Duration::from_secs(1), ..in_the_wild() };
-    let store = PostgresStore::open(&postgres.url(), PEPPER, options).await.expect("opened");
+    let store = PostgresStore::open(&postgres.url(), PEPPER, keys(KEY), options).await.expect("opened");
     for nth in 0..3 {
         store.accept(event(&format!("k{nth}"))).await.expect("accepted");
     }

@@ -7,6 +7,7 @@ use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::flow::OnConflict;
 use clinch_core::id::EventId;
 use clinch_core::job::Word;
+use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
 use clinch_store::sqlite::{Report, SqliteStore, verify};
 use clinch_store::{
@@ -51,8 +52,20 @@ impl Sqlite {
 
 #[async_trait]
 impl Engine for Sqlite {
-    async fn open(&self) -> Arc<dyn Store> {
-        Arc::new(SqliteStore::open(self.directory(), PEPPER).await.expect("opened"))
+    async fn open(&self, keys: Option<KeyRing>) -> clinch_store::Result<Arc<dyn Store>> {
+        Ok(Arc::new(SqliteStore::open(self.directory(), PEPPER, keys).await?))
+    }
+
+    async fn empty(&self) -> Box<dyn Engine> {
+        Box::new(Sqlite::new())
+    }
+
+    async fn look(&self, sql: &str, id: u64) -> Vec<u8> {
+        self.file().query_row(sql, [id.cast_signed()], |row| row.get(0)).expect("found")
+    }
+
+    async fn meddle(&self, sql: &str, id: u64, value: &[u8]) {
+        assert_eq!(self.file().execute(&sql.replace('$', "?"), params![id.cast_signed(), value]).expect("changed"), 1);
     }
 
     async fn copy(&self) -> Box<dyn Engine> {
@@ -82,7 +95,7 @@ async fn world() -> World {
 }
 
 async fn refusal(sqlite: &Sqlite) -> String {
-    match SqliteStore::open(sqlite.directory(), PEPPER).await {
+    match SqliteStore::open(sqlite.directory(), PEPPER, keys(KEY)).await {
         Err(StoreError::Open(why)) => why,
         Err(other) => panic!("refused for another reason: {other}"),
         Ok(_) => panic!("opened"),
@@ -116,7 +129,7 @@ async fn a_directory_has_one_store_at_a_time() {
 async fn the_pepper_is_the_one_the_store_was_made_with() {
     let sqlite = Sqlite::new();
     drop(sqlite.world().await);
-    let store = SqliteStore::open(sqlite.directory(), [9; 32]).await.expect("opened");
+    let store = SqliteStore::open(sqlite.directory(), [9; 32], keys(KEY)).await.expect("opened");
     assert_eq!(clinch_store::Read::pepper(&store), &PEPPER);
 }
 

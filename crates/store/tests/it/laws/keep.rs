@@ -82,7 +82,7 @@ pub async fn an_event_goes_with_the_last_of_its_jobs(world: World) {
     world.adds_up().await;
     let world = world.after_a_stop().await;
     let claims = world.claims("slow", 1, later(2)).await;
-    assert_eq!(&claims[0].payload[..], b"the payload");
+    assert_eq!(&opened(&claims[0].payload)[..], b"the payload");
     assert_eq!(world.duplicate(event("k")).await, accepted, "nor has its key gone");
     world.settles(claims[0].lease, finished(later(3))).await;
     let pruned = world.prunes(long_after()).await;

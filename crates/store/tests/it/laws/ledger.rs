@@ -33,7 +33,7 @@ pub async fn p3_a_kill_after_an_intent_leaves_the_job_to_be_settled_as_lost(worl
     assert_eq!(lost.len(), 1);
     assert_eq!(lost[0].lease.job, accepted.job);
     assert_eq!(lost[0].effects[0].state, EffectState::Open);
-    assert_eq!(&lost[0].payload[..], b"the payload");
+    assert_eq!(&opened(&lost[0].payload)[..], b"the payload");
     let end = Settlement {
         conclusion: Some(Conclusion { name: "post".into(), state: EffectState::Unknown, at: later(1_000) }),
         ..buried(later(1_000), Reason::UnknownOutcome)

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod order;
 pub mod read;
 pub mod revive;
+pub mod seal;
 pub mod settle;
 pub mod token;
 mod world;
@@ -138,6 +139,20 @@ macro_rules! every_law {
                 p5_what_retention_removed_is_accounted_for
                 a_key_is_free_when_its_event_is_gone
                 a_workspace_has_one_number
+            }
+            seal {
+                p9_what_is_stored_cannot_be_read_without_the_key
+                k2_without_encryption_it_is_stored_as_it_came
+                t103_what_is_copied_to_another_event_does_not_open
+                t104_what_was_changed_does_not_open_and_says_so
+                t104_what_was_put_there_unsealed_does_not_open
+                t106_a_wrong_key_is_refused
+                t106_an_older_key_still_reads
+                t106_a_key_is_changed_under_load_and_all_is_sealed_again
+                k2_what_was_written_before_encryption_is_read_and_sealed_by_a_rotation
+                t108_what_is_forgotten_is_gone_and_the_books_stay
+                t108_a_job_whose_data_is_forgotten_is_claimed_without_it
+                t108_what_is_forgotten_is_not_sealed_again
             }
             read {
                 a_list_shows_the_newest_first

@@ -9,12 +9,13 @@ use clinch_core::id::JobId;
 use clinch_core::job::{Change, Ending};
 use clinch_core::key::{DedupKey, Fingerprint, Pepper};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
 use clinch_store::read::{JobFilter, JobStory};
 use clinch_store::sqlite::Report;
 use clinch_store::{
-    Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, LeaseRef, NewEffect, NewEvent, NewJob, Pruned,
-    Retention, ReviveAsk, Revived, Settlement, Store, VersionId,
+    Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, Kept, LeaseRef, NewEffect, NewEvent, NewJob,
+    Pruned, Retention, ReviveAsk, Revived, Settlement, Store, StoreError, VersionId,
 };
 use std::ops::Deref;
 use std::sync::Arc;
@@ -29,6 +30,22 @@ pub const RETENTION: Duration = Duration::from_secs(4 * 86_400);
 
 const START: Timestamp = Timestamp::from_micros(1_790_000_000_000_000);
 
+/// What the store of every law is encrypted with, and what else there is.
+pub const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+pub const OTHER_KEY: &str = "1f1e1d1c1b1a191817161514131211100f0e0d0c0b0a09080706050403020100";
+
+pub fn ring(active: &str, older: &[&str]) -> KeyRing {
+    KeyRing::new(active, older).expect("keys")
+}
+
+pub fn keys(active: &str) -> Option<KeyRing> {
+    Some(ring(active, &[]))
+}
+
+pub fn opened(kept: &Kept) -> &Bytes {
+    kept.as_ref().expect("it opens")
+}
+
 /// So many seconds after the world began. Time is handed in; no law waits for it.
 pub fn later(seconds: u64) -> Timestamp {
     START + Duration::from_secs(seconds)
@@ -37,12 +54,18 @@ pub fn later(seconds: u64) -> Timestamp {
 /// Where a store lives and what can be done to it from outside.
 #[async_trait]
 pub trait Engine: Send + Sync {
-    async fn open(&self) -> Arc<dyn Store>;
+    async fn open(&self, keys: Option<KeyRing>) -> clinch_store::Result<Arc<dyn Store>>;
     /// The place as a kill at this very moment would leave it. The store in it stays as it is.
     async fn copy(&self) -> Box<dyn Engine>;
+    /// Another place of the kind, with nothing in it.
+    async fn empty(&self) -> Box<dyn Engine>;
     async fn verify(&self, now: Timestamp) -> Report;
     /// Every byte that is kept.
     async fn bytes(&self) -> Vec<u8>;
+    /// The one value that this finds, behind the back of the store: `$1` is an id.
+    async fn look(&self, sql: &str, id: u64) -> Vec<u8>;
+    /// Changes a value behind the back of the store: `$1` is an id, `$2` the value.
+    async fn meddle(&self, sql: &str, id: u64, value: &[u8]);
 }
 
 pub struct World {
@@ -59,8 +82,41 @@ impl Deref for World {
 
 impl World {
     pub async fn new(engine: Box<dyn Engine>) -> World {
-        let store = engine.open().await;
+        World::opened(engine, keys(KEY)).await
+    }
+
+    async fn opened(engine: Box<dyn Engine>, keys: Option<KeyRing>) -> World {
+        let store = engine.open(keys).await.expect("opened");
         World { engine, store }
+    }
+
+    /// The same place in another world, in which nothing was encrypted from the beginning.
+    pub async fn emptied(self, keys: Option<KeyRing>) -> World {
+        let World { engine, store } = self;
+        drop(store);
+        World::opened(engine.empty().await, keys).await
+    }
+
+    /// Stopped and started again with these keys.
+    pub async fn restarted(self, keys: Option<KeyRing>) -> World {
+        let World { engine, store } = self;
+        drop(store);
+        World::opened(engine, keys).await
+    }
+
+    /// Stopped, and why it does not start with these keys.
+    pub async fn refused(self, keys: Option<KeyRing>) -> (String, Box<dyn Engine>) {
+        let World { engine, store } = self;
+        drop(store);
+        match engine.open(keys).await {
+            Err(StoreError::Open(why)) => (why, engine),
+            Err(other) => panic!("refused for another reason: {other}"),
+            Ok(_) => panic!("opened"),
+        }
+    }
+
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
     }
 
     /// What a kill at this moment leaves, started again.
