@@ -57,7 +57,7 @@ async fn f14_f37_three_nodes_survive_a_kill_a_pause_and_every_way_to_restart_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f40_a_lost_answer_to_a_commit_loses_and_repeats_nothing() {
-    const KINDS: [&str; 4] = ["INSERT INTO event", "SKIP LOCKED", "INSERT INTO effect", "INSERT INTO attempt"];
+    const KINDS: [&str; 4] = ["INSERT INTO event", "SKIP LOCKED", "INSERT INTO attempt", "INSERT INTO effect"];
     let postgres = shared_postgres();
     let nodes = Nodes::on(postgres, &[ONCE, AGAIN]).await;
     let proxy = Proxy::to(postgres.port()).await;
@@ -269,7 +269,7 @@ fn hold_at_an_intent() -> impl Fn(&str) -> Fate + Send + Sync {
             *beat_at = Some(Instant::now());
         }
         let is_long_ago = beat_at.is_some_and(|beat_at| beat_at.elapsed() > Duration::from_millis(1_500));
-        if is_long_ago && sql.contains("INSERT INTO effect") { Fate::Hold } else { Fate::Pass }
+        if is_long_ago && sql.contains("WITH intending") { Fate::Hold } else { Fate::Pass }
     }
 }
 

@@ -76,8 +76,12 @@ CREATE TABLE dedup_1 PARTITION OF dedup FOR VALUES IN (1);
 -- state: 0 ready, 1 success, 2 noop, 3 dead, 4 running, 5 ready but not its turn: not before run_at, and where the order is
 -- kept not before it is the first of its lane.
 -- ord: 0 any, 1 in order within its lane, 2 likewise and nobody passes it when it is dead.
+-- slot: 0 for what has ended; the others are a ring. A life leaves old versions of its row behind, and as long as anybody keeps
+-- an old snapshot no vacuum can remove them; but a slot of the ring is emptied as a whole when hardly a live row is left
+-- in it. What has ended is written once. A job has one row: an id is given once, and a row that moves is deleted and
+-- inserted in one statement.
 CREATE TABLE job (
-    id bigint PRIMARY KEY,
+    id bigint NOT NULL,
     event bigint NOT NULL,
     version bigint NOT NULL,
     received_at bigint NOT NULL,
@@ -101,16 +105,36 @@ CREATE TABLE job (
     ord smallint NOT NULL,
     priority smallint NOT NULL,
     reason smallint,
+    slot smallint NOT NULL,
     flow text NOT NULL,
     queue text COLLATE "C" NOT NULL
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05,
-        autovacuum_vacuum_cost_delay = 1);
+) PARTITION BY LIST (slot);
+CREATE TABLE job_rest PARTITION OF job (PRIMARY KEY (id)) FOR VALUES IN (0)
+    WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
+CREATE TABLE job_1 PARTITION OF job (PRIMARY KEY (id)) FOR VALUES IN (1)
+    WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05,
+          autovacuum_vacuum_cost_delay = 1);
+CREATE TABLE job_2 PARTITION OF job (PRIMARY KEY (id)) FOR VALUES IN (2)
+    WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05,
+          autovacuum_vacuum_cost_delay = 1);
+CREATE TABLE job_3 PARTITION OF job (PRIMARY KEY (id)) FOR VALUES IN (3)
+    WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05,
+          autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX job_ready ON job (queue, priority DESC, turn, id) WHERE state = 0;
 CREATE INDEX job_later ON job (queue, ord, run_at, id) WHERE state = 5;
-CREATE UNIQUE INDEX job_lane ON job (queue, lane, pos) WHERE ord > 0;
+-- A place is taken once in all slots together: the row of the lane gives it.
+CREATE UNIQUE INDEX job_rest_lane ON job_rest (queue, lane, pos) WHERE ord > 0;
+CREATE UNIQUE INDEX job_1_lane ON job_1 (queue, lane, pos) WHERE ord > 0;
+CREATE UNIQUE INDEX job_2_lane ON job_2 (queue, lane, pos) WHERE ord > 0;
+CREATE UNIQUE INDEX job_3_lane ON job_3 (queue, lane, pos) WHERE ord > 0;
 -- Not by lease_until: a heartbeat must stay an update that touches no index.
 CREATE INDEX job_running ON job (node) WHERE state = 4;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+
+-- New jobs go into this slot. Who has not heard of it yet may write into another: that is late, and no more.
+-- Before `not_before` nobody tries to empty a slot: somebody did not let go of one.
+CREATE TABLE ring (not_before bigint NOT NULL DEFAULT 0, active smallint NOT NULL) WITH (fillfactor = 50);
+INSERT INTO ring (active) VALUES (1);
 
 -- The lanes that keep their order, each for as long as there is a job of it. Positions are given without gaps, and jobs leave
 -- in order: so the first is the lowest of `again`, or else `head`, up to `last`.
@@ -134,6 +158,8 @@ CREATE TABLE lane (
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX lane_open ON lane (queue, priority DESC, due_at, id) WHERE open;
 CREATE INDEX lane_due ON lane (queue, due_at) WHERE open;
+-- Where they are while the table is emptied.
+CREATE TABLE lane_aside (LIKE lane);
 
 -- How far each queue has come at each priority: the highest turn that was claimed, as nodes tell now and then.
 CREATE TABLE queue_turn (
@@ -158,22 +184,23 @@ CREATE TABLE attempt (
 ) PARTITION BY RANGE (job);
 CREATE TABLE attempt_rest PARTITION OF attempt DEFAULT;
 
--- The ledger. state: 0 open, 1 done, 2 not done, 3 unknown.
+-- The ledger. What becomes of an effect is a line of its own, and no line is changed: the last of an effect counts.
+-- state: 0 open, 1 done, 2 not done, 3 unknown.
 CREATE TABLE effect (
     job bigint NOT NULL,
     first_intended_at bigint NOT NULL,
     changed_at bigint NOT NULL,
     fence bigint NOT NULL,
+    no integer NOT NULL,
     sends integer NOT NULL,
     status integer,
     class smallint NOT NULL,
     state smallint NOT NULL,
     name text NOT NULL,
     body bytea,
-    PRIMARY KEY (job, name)
+    PRIMARY KEY (job, name, no)
 ) PARTITION BY RANGE (job);
-CREATE TABLE effect_rest PARTITION OF effect DEFAULT
-    WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
+CREATE TABLE effect_rest PARTITION OF effect DEFAULT;
 
 -- Later deliveries under the key of an event. kind: 0 duplicate, 1 conflict. The last row counts what came after it.
 CREATE TABLE delivery (
@@ -197,7 +224,7 @@ CREATE TABLE audit (
 );
 CREATE INDEX audit_job ON audit (job) WHERE job IS NOT NULL;
 
--- What was ever accepted and expired is the sum of these rows. Each transaction adds one; pruning folds them into one.
+-- What was ever accepted and expired is the sum of these rows. Each transaction adds one; many are folded into one.
 -- Appended and not updated: a counter that every commit updates slows down as soon as somebody holds an old snapshot.
 CREATE TABLE tally (
     accepted bigint NOT NULL DEFAULT 0,

@@ -73,7 +73,8 @@ impl Family for Accepts {
 // No two parts are joined: each picks the winners by a look into one small hash.
 const INSERT: &str = "
     WITH here AS MATERIALIZED (
-        SELECT EXISTS (SELECT 1 FROM node WHERE boot = $1) AS yes, (SELECT max(no) FROM bucket) AS bucket
+        SELECT EXISTS (SELECT 1 FROM node WHERE boot = $1) AS yes, (SELECT max(no) FROM bucket) AS bucket,
+               (SELECT active FROM ring) AS slot
     ), asked AS MATERIALIZED (
         SELECT asked.* FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::integer[])
             AS asked (id, received_at, key, expires_at, jobs)
@@ -103,8 +104,8 @@ const INSERT: &str = "
             AS new (id, received_at, key, expires_at, jobs, source, status, fingerprint, payload)
         WHERE (new.id IN (SELECT id FROM fresh)) IS TRUE
     ), born AS (
-        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
-        SELECT new.* FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
+        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state, slot)
+        SELECT new.*, (SELECT slot FROM here) FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
                                  $16::text[], $17::text[], $18::bigint[], $19::smallint[], $20::smallint[],
                                  $21::bigint[], $22::smallint[])
             AS new (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
@@ -128,8 +129,8 @@ const INSERT: &str = "
     ), lasts AS MATERIALIZED (
         SELECT jsonb_object_agg(id || ' ' || queue, last) AS of_lane FROM lined
     ), born_in_order AS (
-        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state, pos)
-        SELECT id, event, version, received_at, run_at, flow, queue, lane, ord, priority, 0, 5,
+        INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state, slot, pos)
+        SELECT id, event, version, received_at, run_at, flow, queue, lane, ord, priority, 0, 5, (SELECT slot FROM here),
                ((SELECT of_lane FROM lasts) ->> (lane || ' ' || queue))::bigint - jobs + nth
         FROM in_order
     ), kept AS (

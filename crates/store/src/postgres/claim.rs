@@ -51,7 +51,8 @@ macro_rules! ready {
                      SELECT ",
             $what,
             " FROM job
-                     WHERE queue = $1 AND state = 0 AND priority < level.above AND priority > level.at
+                     WHERE slot BETWEEN 1 AND 3 AND queue = $1 AND state = 0 AND priority < level.above
+                       AND priority > level.at
                      ORDER BY priority DESC, turn, id LIMIT ",
             $most,
             $lock,
@@ -62,7 +63,8 @@ macro_rules! ready {
                      SELECT ",
             $what,
             " FROM job
-                     WHERE queue = $1 AND state = 0 AND priority = level.at AND turn >= level.turn
+                     WHERE slot BETWEEN 1 AND 3 AND queue = $1 AND state = 0 AND priority = level.at
+                       AND turn >= level.turn
                      ORDER BY priority DESC, turn, id LIMIT ",
             $most,
             $lock,
@@ -79,12 +81,12 @@ macro_rules! ready {
 const CLAIM: &str = concat!(
     "
     WITH due AS MATERIALIZED (
-        SELECT ready.id, ready.fence FROM (SELECT 1 FROM node WHERE boot = $4) AS here CROSS JOIN ",
-    ready!("id, fence", "$2", " FOR NO KEY UPDATE SKIP LOCKED", "$5", "$6", "$7"),
+        SELECT ready.id, ready.slot, ready.fence FROM (SELECT 1 FROM node WHERE boot = $4) AS here CROSS JOIN ",
+    ready!("id, slot, fence", "$2", " FOR NO KEY UPDATE SKIP LOCKED", "$5", "$6", "$7"),
     "
     ), taken AS (
         UPDATE job SET state = 4, fence = nextval('fence'), lease_until = $3, node = $4
-        FROM due WHERE job.id = due.id
+        FROM due WHERE job.id BETWEEN due.id AND due.id AND job.slot = due.slot
         RETURNING job.*, due.fence AS fence_before
     ) ",
     taken!("ORDER BY taken.priority DESC, taken.turn, taken.id")
@@ -95,17 +97,17 @@ const CLAIM: &str = concat!(
 const CLAIM_BESIDE: &str = concat!(
     "
     WITH due AS MATERIALIZED (
-        SELECT ready.id, ready.fence FROM (SELECT 1 FROM node WHERE boot = $4) AS here
+        SELECT ready.id, ready.slot, ready.fence FROM (SELECT 1 FROM node WHERE boot = $4) AS here
         CROSS JOIN unnest($5::integer[], $6::bigint[], $7::bigint[]) AS level (at, turn, upto)
         CROSS JOIN LATERAL (
-            SELECT id, fence FROM job
-            WHERE queue = $1 AND state = 0 AND priority = level.at AND turn >= level.turn AND turn <= level.upto
+            SELECT id, slot, fence FROM job
+            WHERE slot BETWEEN 1 AND 3 AND queue = $1 AND state = 0 AND priority = level.at AND turn >= level.turn AND turn <= level.upto
               AND lane <> $8
             ORDER BY priority DESC, turn, id LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
         ) AS ready LIMIT $2
     ), taken AS (
         UPDATE job SET state = 4, fence = nextval('fence'), lease_until = $3, node = $4
-        FROM due WHERE job.id = due.id
+        FROM due WHERE job.id BETWEEN due.id AND due.id AND job.slot = due.slot
         RETURNING job.*, due.fence AS fence_before
     ) ",
     taken!("ORDER BY taken.priority DESC, taken.turn, taken.id")
@@ -133,12 +135,14 @@ const CLAIM_IN_ORDER: &str = concat!(
             ) AS known
         ) AS open LIMIT $2
     ), first AS MATERIALIZED (
-        SELECT job.id, job.fence, job.lane, job.run_at FROM door
-        JOIN job ON job.queue = $1 AND job.lane = door.id AND job.pos = door.pos AND job.ord > 0
-        WHERE job.state BETWEEN 5 AND 5 FOR NO KEY UPDATE OF job SKIP LOCKED
+        SELECT job.id, job.slot, job.fence, job.lane, job.run_at FROM door
+        CROSS JOIN LATERAL (
+            SELECT * FROM job WHERE slot BETWEEN 1 AND 3 AND queue = $1 AND lane = door.id AND pos = door.pos AND ord > 0
+                                AND state BETWEEN 5 AND 5 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
     ), taken AS (
         UPDATE job SET state = 4, fence = nextval('fence'), lease_until = $3, node = $4
-        FROM first WHERE job.id = first.id AND first.run_at <= $5
+        FROM first WHERE job.id BETWEEN first.id AND first.id AND job.slot = first.slot AND first.run_at <= $5
         RETURNING job.*, first.fence AS fence_before
     ), entered AS (
         UPDATE lane SET open = first.run_at > $5, running = CASE WHEN first.run_at <= $5 THEN first.id END,
@@ -153,7 +157,8 @@ const NEXT: &str = concat!(
     "SELECT (SELECT run_at FROM ",
     ready!("run_at", "1", "", "$2", "$3", "$4"),
     "),
-            (SELECT run_at FROM job WHERE queue = $1 AND state = 5 AND ord = 0 AND run_at >= $5 ORDER BY run_at, id LIMIT 1),
+            (SELECT run_at FROM job WHERE slot BETWEEN 1 AND 3 AND queue = $1 AND state = 5 AND ord = 0 AND run_at >= $5
+             ORDER BY run_at, id LIMIT 1),
             (SELECT due_at FROM lane WHERE queue = $1 AND open AND due_at >= $5 ORDER BY due_at LIMIT 1),
             EXISTS (SELECT 1 FROM lane WHERE queue = $1)"
 );
@@ -290,15 +295,17 @@ async fn look(
 }
 
 const LATER: &str = "
-    SELECT id, lane, priority FROM job WHERE queue = $1 AND state = 5 AND ord = 0 AND run_at <= $2 AND run_at >= $4
+    SELECT id, lane, priority FROM job
+    WHERE slot BETWEEN 1 AND 3 AND queue = $1 AND state = 5 AND ord = 0 AND run_at <= $2 AND run_at >= $4
     ORDER BY run_at, id LIMIT $3";
 
 const LIFT: &str = "
     WITH due AS MATERIALIZED (
-        SELECT job.id, asked.turn FROM unnest($1::bigint[], $2::bigint[]) AS asked (id, turn) JOIN job USING (id)
-        WHERE job.state BETWEEN 5 AND 5 AND job.run_at <= $3 FOR NO KEY UPDATE OF job SKIP LOCKED
+        SELECT job.id, job.slot, asked.turn FROM unnest($1::bigint[], $2::bigint[]) AS asked (id, turn)
+        JOIN job ON job.id BETWEEN asked.id AND asked.id
+        WHERE job.slot BETWEEN 1 AND 3 AND job.state BETWEEN 5 AND 5 AND job.run_at <= $3 FOR NO KEY UPDATE OF job SKIP LOCKED
     )
-    UPDATE job SET state = 0, turn = due.turn FROM due WHERE job.id = due.id";
+    UPDATE job SET state = 0, turn = due.turn FROM due WHERE job.id BETWEEN due.id AND due.id AND job.slot = due.slot";
 
 /// Gives jobs that have come due their turn, as if they had been accepted now: time that they were not ready to use is no
 /// claim on the future.
@@ -324,13 +331,15 @@ async fn lift(shared: &Shared, line: &mut Line, ask: &ClaimAsk, terms: &Terms) -
 const LAPSE: &str = concat!(
     "
     WITH over_time AS MATERIALIZED (
-        SELECT id FROM job WHERE state = 4 AND lease_until < $1 LIMIT $2
+        SELECT id, slot FROM job WHERE slot BETWEEN 1 AND 3 AND state = 4 AND lease_until < $1 LIMIT $2
     ), late AS MATERIALIZED (
-        SELECT job.id, job.fence FROM over_time JOIN job USING (id) WHERE job.state BETWEEN 4 AND 4 AND job.lease_until < $1
-        ORDER BY job.id FOR NO KEY UPDATE OF job
+        SELECT job.id, job.slot, job.fence FROM over_time
+        JOIN job ON job.id BETWEEN over_time.id AND over_time.id AND job.slot = over_time.slot
+        WHERE job.state BETWEEN 4 AND 4 AND job.lease_until < $1
+        ORDER BY over_time.id FOR NO KEY UPDATE OF job
     ), taken AS (
         UPDATE job SET fence = nextval('fence'), lease_until = $3, node = $4
-        FROM late WHERE job.id = late.id
+        FROM late WHERE job.id BETWEEN late.id AND late.id AND job.slot = late.slot
         RETURNING job.*, late.fence AS fence_before
     ) ",
     taken!("ORDER BY taken.id")
@@ -387,11 +396,13 @@ async fn claims(shared: &Shared, line: &mut Line, taken: &[Row]) -> Result<Vec<C
 
 const RENEW: &str = "
     WITH held AS MATERIALIZED (
-        SELECT job.id FROM unnest($1::bigint[], $2::bigint[]) AS asked (id, fence) JOIN job USING (id)
-        WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
-        ORDER BY job.id FOR NO KEY UPDATE OF job
+        SELECT job.id, job.slot FROM unnest($1::bigint[], $2::bigint[]) AS asked (id, fence)
+        JOIN job ON job.id BETWEEN asked.id AND asked.id
+        WHERE job.slot BETWEEN 1 AND 3 AND job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
+        ORDER BY asked.id FOR NO KEY UPDATE OF job
     )
-    UPDATE job SET lease_until = greatest(lease_until, $3) FROM held WHERE job.id = held.id RETURNING job.id";
+    UPDATE job SET lease_until = greatest(lease_until, $3) FROM held
+    WHERE job.id BETWEEN held.id AND held.id AND job.slot = held.slot RETURNING job.id";
 
 pub(super) async fn renew(shared: &Shared, leases: &[LeaseRef], until: Timestamp) -> Result<Vec<Held>, Fault> {
     let jobs: Vec<i64> = leases.iter().map(|lease| lease.job.number().cast_signed()).collect();
@@ -404,7 +415,7 @@ pub(super) async fn renew(shared: &Shared, leases: &[LeaseRef], until: Timestamp
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::postgres::ledger::INTEND;
     use crate::postgres::{Options, PostgresStore, node};
@@ -418,24 +429,24 @@ mod tests {
     use tokio_postgres::{Client, NoTls};
 
     /// Far more than any machine needs; a test that fails must end.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    pub(in crate::postgres) const PATIENCE: Duration = Duration::from_secs(30);
 
-    fn now() -> Timestamp {
+    pub(in crate::postgres) fn now() -> Timestamp {
         let since = std::time::UNIX_EPOCH.elapsed().expect("it is later than that");
         Timestamp::from_micros(i64::try_from(since.as_micros()).expect("not that much later"))
     }
 
-    async fn client(server: &Postgres) -> Client {
+    pub(in crate::postgres) async fn client(server: &Postgres) -> Client {
         let (client, connection) = tokio_postgres::connect(&server.url("postgres"), NoTls).await.expect("connected");
         tokio::spawn(connection);
         client
     }
 
-    async fn open(server: &Postgres) -> PostgresStore {
+    pub(in crate::postgres) async fn open(server: &Postgres) -> PostgresStore {
         PostgresStore::open(&server.url("postgres"), [7; 32], None, Options::new(Arc::new(now))).await.expect("opened")
     }
 
-    fn job(queue: &str, lane: u64) -> NewJob {
+    pub(in crate::postgres) fn job(queue: &str, lane: u64) -> NewJob {
         let order = if queue == "groups" { Order::Fifo { on_dead: OnDead::Continue } } else { Order::Any };
         NewJob {
             flow: "orders".into(),
@@ -447,7 +458,7 @@ mod tests {
         }
     }
 
-    async fn accept(store: &PostgresStore, job: NewJob) -> JobId {
+    pub(in crate::postgres) async fn accept(store: &PostgresStore, job: NewJob) -> JobId {
         let event = NewEvent {
             source: "orders".into(),
             version: VersionId(1),
@@ -464,7 +475,7 @@ mod tests {
         }
     }
 
-    fn ask(queue: &str, most: usize) -> ClaimAsk {
+    pub(in crate::postgres) fn ask(queue: &str, most: usize) -> ClaimAsk {
         ClaimAsk { queue: queue.into(), most, but: None, now: now(), until: now() + PATIENCE }
     }
 
@@ -488,7 +499,7 @@ mod tests {
         tokio::time::timeout(PATIENCE, looks).await.expect("it is found")
     }
 
-    fn finished() -> Settlement {
+    pub(in crate::postgres) fn finished() -> Settlement {
         Settlement {
             started_at: now(),
             ended_at: now(),
@@ -502,7 +513,7 @@ mod tests {
     }
 
     /// Jobs are accepted, claimed and settled, and then some heartbeats pass.
-    async fn live(store: &Arc<PostgresStore>, queue: &'static str, lives: u64) {
+    pub(in crate::postgres) async fn live(store: &Arc<PostgresStore>, queue: &'static str, lives: u64) {
         const AT_ONCE: u64 = 500;
         for _ in 0..lives / AT_ONCE {
             let mut hands = JoinSet::new();

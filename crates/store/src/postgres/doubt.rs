@@ -50,7 +50,8 @@ pub(super) async fn resolve_doubts(shared: &Shared) -> Result<(), Fault> {
     for (boot, until, queue) in claims {
         let mut line = shared.hands.line().await?;
         line.begin().await?;
-        let sql = "SELECT id, queue FROM job WHERE state = 4 AND node = $1 AND lease_until = $2
+        let sql =
+            "SELECT id, queue FROM job WHERE slot BETWEEN 1 AND 3 AND state = 4 AND node = $1 AND lease_until = $2
                    AND queue = coalesce($3, queue) ORDER BY id FOR NO KEY UPDATE";
         let rows = line.query(sql, &[&boot, &until, &queue]).await?;
         let queues = node::give_back(&mut line, &rows).await?;

@@ -151,7 +151,7 @@ impl Target {
             ("keys", "count(DISTINCT key) FROM dedup"),
             ("jobs", "count(*) FROM job"),
             ("attempts", "count(*) FROM attempt"),
-            ("effects", "count(*) FROM effect"),
+            ("effects", "count(DISTINCT (job, name)) FROM effect"),
             ("deliveries", "count(*) FROM delivery"),
             ("audit rows", "count(*) FROM audit"),
             ("sender tokens", "count(*) FROM sender_token"),
@@ -338,11 +338,13 @@ async fn insert_jobs(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
     write(
         client,
         "INSERT INTO job (id, event, version, received_at, run_at, fence, lease_until, first_attempt_at, ended_at,
-                          failures, attempts, replays, state, reason, flow, queue, lane, ord, priority, turn)
-         SELECT *, 0 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
+                          failures, attempts, replays, state, reason, flow, queue, lane, ord, priority, turn, slot)
+         SELECT *, 0, CASE WHEN new.state IN (1, 2, 3) THEN 0 ELSE (SELECT active FROM ring) END FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
                                  $7::bigint[], $8::bigint[], $9::bigint[], $10::integer[], $11::integer[],
                                  $12::integer[], $13::smallint[], $14::smallint[], $15::text[], $16::text[],
-                                 $17::bigint[], $18::smallint[], $19::smallint[])",
+                                 $17::bigint[], $18::smallint[], $19::smallint[])
+             AS new (id, event, version, received_at, run_at, fence, lease_until, first_attempt_at, ended_at, failures,
+                     attempts, replays, state, reason, flow, queue, lane, ord, priority)",
         &[
             &column(jobs, |(_, job)| job.id.number().cast_signed()),
             &column(jobs, |(event, _)| event.id.number().cast_signed()),
@@ -398,8 +400,8 @@ async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql
     let receipts = column(&rows, |(_, effect)| receipt(effect));
     write(
         client,
-        "INSERT INTO effect (job, first_intended_at, changed_at, fence, sends, status, class, state, name, body)
-         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::integer[],
+        "INSERT INTO effect (job, first_intended_at, changed_at, fence, sends, status, class, state, name, body, no)
+         SELECT *, 1 FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::integer[],
                               $7::smallint[], $8::smallint[], $9::text[], $10::bytea[])",
         &[
             &column(&rows, |(job, _)| job.id.number().cast_signed()),

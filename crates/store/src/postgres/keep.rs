@@ -20,6 +20,9 @@ const PRUNER: i64 = 0x636c_696e_6368_0002;
 /// again in the next round.
 const LOCK_WAIT: &str = "SET LOCAL lock_timeout = '200ms'";
 
+/// From this size on the tally is folded into one row.
+const TALLY_BYTES_MAX: i64 = 1 << 20;
+
 /// Where the present round is.
 #[derive(Default)]
 pub(super) struct Round {
@@ -49,7 +52,6 @@ pub(super) async fn prune(
         let spans = lock(&shared.round).spans.clone();
         remove(&mut line, shared.skew.to_database(now), &old, &spans, &mut pruned).await?;
     }
-    line.query(FOLD, &[]).await?;
     line.commit().await?;
     // Once through, start over: what was too young or too dead then may go now.
     lock(&shared.round).to = looked.unwrap_or(0);
@@ -58,9 +60,14 @@ pub(super) async fn prune(
 
 /// A transaction of the only one who prunes.
 async fn alone(shared: &Shared) -> Result<Option<Line>, Fault> {
+    alone_with(shared, PRUNER).await
+}
+
+/// A transaction of the only one who has this lock, unless another has it.
+pub(super) async fn alone_with(shared: &Shared, lock: i64) -> Result<Option<Line>, Fault> {
     let mut line = shared.hands.line().await?;
     line.begin().await?;
-    let rows = line.query("SELECT pg_try_advisory_xact_lock($1)", &[&PRUNER]).await?;
+    let rows = line.query("SELECT pg_try_advisory_xact_lock($1)", &[&lock]).await?;
     let is_ours = rows.first().map(|row| row.try_get::<_, bool>(0)).transpose()?.unwrap_or(false);
     if !is_ours {
         line.commit().await?;
@@ -78,6 +85,7 @@ pub(super) async fn prepare(shared: &Shared) {
 async fn drop_and_make(shared: &Shared, now: Timestamp, retention: &Retention) -> Result<u64, Fault> {
     later(make(shared, now).await);
     let keys = later(drop_keys(shared, now).await).unwrap_or(0);
+    later(fold(shared).await);
     let longest = longest(retention);
     while later(drop_span(shared, now, longest).await) == Some(true) {}
     let mut line = shared.hands.line().await?;
@@ -131,10 +139,27 @@ async fn drop_span(shared: &Shared, now: Timestamp, longest: Duration) -> Result
     Ok(is_dropped)
 }
 
-const FOLD: &str = "
-    WITH old AS (DELETE FROM tally RETURNING *)
-    INSERT INTO tally (accepted, created, expired, events_expired)
-    SELECT sum(accepted), sum(created), sum(expired), sum(events_expired) FROM old HAVING count(*) > 0";
+/// What was counted becomes one row, where there are many. The table is emptied as a whole: rows that are deleted stay for as
+/// long as anybody keeps an old snapshot.
+async fn fold(shared: &Shared) -> Result<(), Fault> {
+    let Some(mut line) = alone(shared).await? else { return Ok(()) };
+    let rows = line.query("SELECT pg_relation_size('tally') >= $1", &[&TALLY_BYTES_MAX]).await?;
+    if rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false) {
+        line.run(&format!("{LOCK_WAIT}; LOCK TABLE tally IN ACCESS EXCLUSIVE MODE")).await?;
+        let sums = line
+            .query(
+                "SELECT coalesce(sum(accepted), 0)::bigint, coalesce(sum(created), 0)::bigint,
+                        coalesce(sum(expired), 0)::bigint, coalesce(sum(events_expired), 0)::bigint FROM tally",
+                &[],
+            )
+            .await?;
+        let sum = |column| -> Result<i64, Fault> { Ok(sums.first().ok_or(Fault::Silent)?.try_get(column)?) };
+        line.run("TRUNCATE tally").await?;
+        let fold = "INSERT INTO tally (accepted, created, expired, events_expired) VALUES ($1, $2, $3, $4)";
+        line.query(fold, &[&sum(0)?, &sum(1)?, &sum(2)?, &sum(3)?]).await?;
+    }
+    line.commit().await
+}
 
 /// Jobs that may go, with their states; and how far was looked, if there is more to look at.
 async fn old(
@@ -150,7 +175,7 @@ async fn old(
         .query(
             "SELECT job.id, job.queue, job.state, job.ended_at, event.expires_at
              FROM job JOIN event ON event.id = job.event
-             WHERE job.id > $1 AND job.id < $2 ORDER BY job.id LIMIT $3",
+             WHERE job.slot = 0 AND job.id > $1 AND job.id < $2 ORDER BY job.id LIMIT $3",
             &[&from, &to, &i64::try_from(most).unwrap_or(i64::MAX)],
         )
         .await?;
@@ -229,7 +254,7 @@ async fn remove(
     let rows = line
         .query(
             "DELETE FROM job USING unnest($1::bigint[], $2::smallint[]) AS old (id, state)
-             WHERE job.id = old.id AND job.state = old.state
+             WHERE job.slot = 0 AND job.id = old.id AND job.state = old.state
              RETURNING job.id, job.event, job.state, job.ord, job.queue, job.lane, job.pos",
             &[&jobs, &states],
         )

@@ -27,8 +27,10 @@ macro_rules! step {
             open = NOT lined.blocks AND (lined.head <= lined.last OR lined.again <> '{}'),
             due_at = CASE WHEN next.pos = lined.pos THEN lined.at ELSE greatest(next.run_at, lined.now) END,
             priority = coalesce(next.priority, lane.priority)
-        FROM lined LEFT JOIN job AS next ON next.queue = lined.queue AND next.lane = lined.id AND next.ord > 0
-                                        AND next.pos = coalesce(lined.again[1], lined.head)
+        FROM lined LEFT JOIN LATERAL (
+            SELECT pos, run_at, priority FROM job WHERE slot BETWEEN 1 AND 3 AND queue = lined.queue AND lane = lined.id
+                                                    AND ord > 0 AND pos = coalesce(lined.again[1], lined.head) LIMIT 1
+        ) AS next ON true
         WHERE lane.queue = lined.queue AND lane.id = lined.id
     )"
     };
@@ -109,6 +111,26 @@ pub(super) async fn remove_empty(line: &mut Line, queues: &[Arc<str>], lanes: &[
         &[&queues, &lanes],
     )
     .await?;
+    Ok(())
+}
+
+/// Leaves behind the old versions of rows, if the table is this big and no more than so many lanes are in it for each time that it
+/// is this big. Every job changes its lane some times, and a forgotten session keeps a vacuum from removing what was; but the
+/// lanes are few, and can be taken out and put back while everybody waits. Within the transaction of the caller, who does
+/// not wait for long.
+pub(super) async fn rewrite(line: &mut Line, bytes: i64, most: i64) -> Result<(), Fault> {
+    let sql = "SELECT size >= $1 AND lanes <= size / $1 * $2
+               FROM (SELECT pg_relation_size('lane')) AS now (size),
+                    LATERAL (SELECT count(*) FROM lane WHERE size >= $1) AS there (lanes)";
+    let rows = line.query(sql, &[&bytes, &most]).await?;
+    if rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false) {
+        line.run(
+            "LOCK TABLE lane IN ACCESS EXCLUSIVE MODE;
+             INSERT INTO lane_aside SELECT * FROM lane; TRUNCATE lane;
+             INSERT INTO lane SELECT * FROM lane_aside; TRUNCATE lane_aside",
+        )
+        .await?;
+    }
     Ok(())
 }
 

@@ -15,24 +15,26 @@ use tokio_postgres::Row;
 
 pub(super) struct Intents;
 
-// BETWEEN, here and wherever jobs are found by their ids: a planner that is told `= 4` may walk through all that run instead,
-// and through what is left of all that ever did.
+// BETWEEN, here and wherever jobs of the ring are found by their ids: a planner that is told `=` may walk through all that run
+// or all that live instead, for they are few; and so through what is left of all that ever did.
 // An effect that is done is not intended again: whoever asks has an older picture of the job, and must not send.
 // Nor does anybody begin under a lease that was given back in his absence, even if nobody has taken the job up yet.
 pub(super) const INTEND: &str = "
-    WITH held AS MATERIALIZED (
+    WITH intending AS MATERIALIZED (
         SELECT asked.* FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[])
             AS asked (job, fence, name, class, at)
-        JOIN job ON job.id = asked.job
+        JOIN job ON job.id BETWEEN asked.job AND asked.job AND job.slot BETWEEN 1 AND 3
         WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence AND job.node IS NOT NULL
-        ORDER BY job.id FOR SHARE OF job
+        ORDER BY asked.job FOR SHARE OF job
     )
-    INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
-    SELECT job, name, class, 0, at, at, 1, fence FROM held
-    ON CONFLICT (job, name) DO UPDATE SET
-        state = excluded.state, class = excluded.class, changed_at = excluded.changed_at,
-        sends = effect.sends + 1, fence = excluded.fence
-    WHERE effect.state <> 1
+    INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence)
+    SELECT job, name, coalesce(last.no, 0) + 1, class, 0, coalesce(last.first_intended_at, at), at,
+           coalesce(last.sends, 0) + 1, fence
+    FROM intending LEFT JOIN LATERAL (
+        SELECT no, state, first_intended_at, sends FROM effect
+        WHERE effect.job = intending.job AND effect.name = intending.name ORDER BY no DESC LIMIT 1
+    ) AS last ON true
+    WHERE last.state IS DISTINCT FROM 1
     RETURNING job";
 
 impl Family for Intents {
@@ -61,12 +63,16 @@ const CONCLUDE: &str = "
         SELECT asked.* FROM unnest(
             $1::bigint[], $2::bigint[], $3::text[], $4::smallint[], $5::bigint[], $6::integer[], $7::bytea[]
         ) AS asked (job, fence, name, state, at, status, body)
-        JOIN job ON job.id = asked.job
+        JOIN job ON job.id BETWEEN asked.job AND asked.job AND job.slot BETWEEN 1 AND 3
         WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
-        ORDER BY job.id FOR SHARE OF job
+        ORDER BY asked.job FOR SHARE OF job
     ), written AS (
-        UPDATE effect SET state = held.state, changed_at = held.at, status = held.status, body = held.body
-        FROM held WHERE effect.job = held.job AND effect.name = held.name
+        INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence, status, body)
+        SELECT last.job, last.name, last.no + 1, last.class, held.state, last.first_intended_at, held.at, last.sends,
+               last.fence, held.status, held.body
+        FROM held CROSS JOIN LATERAL (
+            SELECT * FROM effect WHERE effect.job = held.job AND effect.name = held.name ORDER BY no DESC LIMIT 1
+        ) AS last
     )
     SELECT job FROM held";
 

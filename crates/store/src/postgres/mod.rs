@@ -22,6 +22,7 @@ mod param;
 mod pool;
 mod read;
 mod revive;
+mod ring;
 mod rows;
 mod sealed;
 mod settle;
@@ -390,6 +391,7 @@ impl PostgresStore {
         keep::prepare(&shared).await;
         tokio::spawn(node::live(shared.clone()));
         tokio::spawn(node::mind_others(shared.clone()));
+        tokio::spawn(node::keep_learning(shared.clone()));
         tokio::spawn(node::watch(shared.clone()));
         if !shared.link.is_pooled {
             tokio::spawn(wake::listen(shared.clone()));

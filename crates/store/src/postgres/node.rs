@@ -3,7 +3,7 @@
 use super::ids::Ids;
 use super::lanes::Standing;
 use super::pool::{Line, Pool};
-use super::{Fault, Shared, Versions, doubt, lanes, lock, rows, sealed};
+use super::{Fault, Shared, Versions, doubt, lanes, lock, ring, rows, sealed};
 use crate::seal::Sealer;
 use crate::{LIVE_JOBS_MAX, VersionId};
 use clinch_core::term::Term;
@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Row;
 
 const BEAT_EVERY: Duration = Duration::from_secs(2);
+/// How far the others have come is asked this often: what was served since some exchanges ago is what a look steps over.
+const LEARN_EVERY: Duration = Duration::from_millis(250);
 /// A beat that is not answered by then is sent again on another line: this one may lead nowhere, while others do not.
 const BEAT_MAX: Duration = Duration::from_secs(3);
 /// While the database does not answer it is asked after a pause between these two.
@@ -122,7 +124,8 @@ async fn bury_silent(line: &mut Line, own_boot: i64, silence: Duration) -> Resul
 
 /// Gives back what a node had. The queue of each of its jobs.
 async fn bury(line: &mut Line, boot: i64) -> Result<Vec<String>, Fault> {
-    let sql = "SELECT id, queue FROM job WHERE state = 4 AND node = $1 ORDER BY id FOR NO KEY UPDATE";
+    let sql = "SELECT id, queue FROM job WHERE slot BETWEEN 1 AND 3 AND state = 4 AND node = $1
+               ORDER BY id FOR NO KEY UPDATE";
     let rows = line.query(sql, &[&boot]).await?;
     let queues = give_back(line, &rows).await?;
     line.query("DELETE FROM node WHERE boot = $1", &[&boot]).await?;
@@ -140,9 +143,11 @@ pub(super) async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<Strin
              state = CASE WHEN open.yes THEN 4 WHEN ord > 0 THEN 5 ELSE 0 END,
              lease_until = CASE WHEN open.yes THEN 0 END,
              node = NULL
-         FROM (SELECT id, EXISTS (SELECT 1 FROM effect WHERE effect.job = id AND effect.state = 0) AS yes
+         FROM (SELECT id, EXISTS (SELECT 1 FROM effect WHERE effect.job = id AND effect.state = 0 AND NOT EXISTS (
+                              SELECT 1 FROM effect AS later
+                              WHERE later.job = id AND later.name = effect.name AND later.no > effect.no)) AS yes
                FROM unnest($1::bigint[]) AS id) AS open
-         WHERE job.id = open.id
+         WHERE job.id BETWEEN open.id AND open.id AND job.slot BETWEEN 1 AND 3
          RETURNING job.id, job.queue, job.lane, job.pos, job.run_at, job.state = 5",
             &[&ids],
         )
@@ -250,8 +255,8 @@ async fn tell(shared: &Shared, boot: i64) -> Result<(Instant, Option<Timestamp>)
     Ok((sent_at, rows.first().map(|row| rows::time(row, 0)).transpose()?))
 }
 
-/// What is due as often as a beat: how far the others have come; and what nobody would run is given back, the jobs of those
-/// who fell silent and what was claimed unheard. Not part of the heartbeat, which must not wait for whoever holds them.
+/// What is due as often as a beat: the ring of jobs turns; and what nobody would run is given back, the jobs of those who fell
+/// silent and what was claimed unheard. Not part of the heartbeat, which must not wait for whoever holds them.
 pub(super) async fn mind_others(shared: Arc<Shared>) {
     let mut closed = shared.closed.subscribe();
     loop {
@@ -262,8 +267,8 @@ pub(super) async fn mind_others(shared: Arc<Shared>) {
         if let Err(fault) = doubt::resolve_doubts(&shared).await {
             tracing::debug!("claims without an answer are not given back for the moment: {fault}");
         }
-        if let Err(fault) = learn(&shared).await {
-            tracing::debug!("how far the queues have come is not known for the moment: {fault}");
+        if let Err(fault) = ring::turn(&shared, ring::FULL_BYTES).await {
+            tracing::debug!("the ring of jobs does not turn for the moment: {fault}");
         }
         let (boot, listening_since) = {
             let node = lock(&shared.node);
@@ -284,6 +289,20 @@ async fn bury_all_silent(shared: &Shared, own_boot: i64) -> Result<(), Fault> {
     line.commit().await?;
     wake_all(shared, &queues);
     Ok(())
+}
+
+/// Tells the others how far this node has come, and hears of them.
+pub(super) async fn keep_learning(shared: Arc<Shared>) {
+    let mut closed = shared.closed.subscribe();
+    loop {
+        tokio::select! {
+            _ = closed.wait_for(|closed| *closed) => return,
+            () = tokio::time::sleep(LEARN_EVERY) => {}
+        }
+        if let Err(fault) = learn(&shared).await {
+            tracing::debug!("how far the queues have come is not known for the moment: {fault}");
+        }
+    }
 }
 
 /// How far the queues have come, as the others say.
@@ -314,13 +333,7 @@ pub(super) async fn measure(shared: &Shared) -> Result<(), Fault> {
         .await?
         .query_both(
             ("SELECT pg_database_size(current_database())", &[]),
-            (
-                "SELECT version, count(*) FROM (SELECT version FROM job WHERE state = 0
-                                                UNION ALL SELECT version FROM job WHERE state = 5
-                                                UNION ALL SELECT version FROM job WHERE state = 4) AS live
-                 GROUP BY version",
-                &[],
-            ),
+            ("SELECT version, count(*) FROM job WHERE slot BETWEEN 1 AND 3 GROUP BY version", &[]),
         )
         .await?;
     if let Some(row) = size.first() {

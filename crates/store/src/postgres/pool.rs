@@ -16,6 +16,11 @@ use tokio_postgres::{Client, Row, Statement};
 /// The server is given this long to say that it gave up; then we do.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
+/// How a transaction begins in which all that is read is of one moment. A table that is emptied is empty in the eyes of
+/// whoever looks at an earlier moment, too: so none is, from before that moment on. It begins with the first question.
+pub(super) const BEGIN_READING: &str =
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE job, lane, tally IN ACCESS SHARE MODE";
+
 /// What a line is for.
 #[derive(Clone, Copy)]
 pub(super) enum Use {
@@ -184,7 +189,7 @@ impl Line {
 
     /// All that is read until the commit is of one moment.
     pub async fn begin_reading(&mut self) -> Result<(), Fault> {
-        self.run(&self.pool.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await?;
+        self.run(&self.pool.begin(BEGIN_READING)).await?;
         self.state = State::InTransaction;
         Ok(())
     }

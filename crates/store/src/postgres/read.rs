@@ -80,12 +80,12 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) 
     let mut sql = format!("{} WHERE job.id < $1 AND job.id >= $2", rows::JOB_ROW);
     if let Some(word) = filter.word {
         sql.push_str(match word {
-            Word::Queued => " AND job.state IN (0, 5) AND job.failures = 0",
-            Word::Retrying => " AND job.state IN (0, 5) AND job.failures > 0",
-            Word::Running => " AND job.state = 4",
+            Word::Queued => " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.failures = 0",
+            Word::Retrying => " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.failures > 0",
+            Word::Running => " AND job.slot BETWEEN 1 AND 3 AND job.state = 4",
             Word::Success => " AND job.state = 1",
             Word::Noop => " AND job.state = 2",
-            Word::Dead => " AND job.state = 3",
+            Word::Dead => " AND job.slot = 0 AND job.state = 3",
         });
     }
     if let Some(reason) = filter.reason {
@@ -104,7 +104,7 @@ pub(super) async fn dead_groups(eyes: &Arc<Pool>) -> Answer<Vec<DeadGroup>> {
     let found = eyes
         .ask(
             "SELECT flow, reason, count(*), min(ended_at), max(ended_at), max(id)
-             FROM job WHERE state = 3 GROUP BY flow, reason ORDER BY count(*) DESC",
+             FROM job WHERE slot = 0 AND state = 3 GROUP BY flow, reason ORDER BY count(*) DESC",
             &[],
         )
         .await?;
@@ -140,7 +140,7 @@ pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp) -> Answer<Late
     let rows = eyes
         .ask(
             "SELECT received_at, first_attempt_at, ended_at FROM job
-             WHERE id >= $1 AND ended_at IS NOT NULL ORDER BY id DESC LIMIT $2",
+             WHERE slot = 0 AND id >= $1 ORDER BY id DESC LIMIT $2",
             &[&first, &(LATENCY_JOBS_MAX as i64 + 1)],
         )
         .await?;
@@ -172,15 +172,13 @@ pub(super) async fn audit(eyes: &Arc<Pool>, limit: usize) -> Answer<Vec<AuditRow
 /// Counts that were asked for a moment ago are told again.
 pub(super) const COUNTS_KEPT: Duration = Duration::from_secs(1);
 
-// One part per state, so that each is answered from its own index.
 const LIVE: &str = "
-    SELECT flow, state, is_failed, count(*), min(received_at) FROM (
-        SELECT flow, state, failures > 0 AS is_failed, received_at FROM job WHERE state = 0
-        UNION ALL SELECT flow, 0::smallint, failures > 0, received_at FROM job WHERE state = 5
-        UNION ALL SELECT flow, state, false, received_at FROM job WHERE state = 4
-    ) AS live GROUP BY flow, state, is_failed";
+    SELECT flow, CASE WHEN state = 4 THEN state ELSE 0::smallint END AS live, state <> 4 AND failures > 0 AS is_failed,
+           count(*), min(received_at)
+    FROM job WHERE slot BETWEEN 1 AND 3 GROUP BY flow, live, is_failed";
 
-const DEAD: &str = "SELECT flow, reason, count(*), min(ended_at) FROM job WHERE state = 3 GROUP BY flow, reason";
+const DEAD: &str =
+    "SELECT flow, reason, count(*), min(ended_at) FROM job WHERE slot = 0 AND state = 3 GROUP BY flow, reason";
 
 pub(super) async fn counts(eyes: &Arc<Pool>) -> Answer<Counts> {
     let (live, dead) = eyes.line().await?.query_both((LIVE, &[]), (DEAD, &[])).await?;

@@ -24,8 +24,11 @@ pub(super) async fn revive(
 ) -> Result<(Revived, Option<Again>), Fault> {
     let job = ask.job.number().cast_signed();
     // Locked first: who presses the button at the same time waits, and then finds a job that is no dead letter.
-    let found = line.query("SELECT state FROM job WHERE id = $1 FOR NO KEY UPDATE", &[&job]).await?;
-    if found.is_empty() {
+    // A second time, if it was just on its way to where dead letters are, or back: who waits for it then finds nothing.
+    let is_locked = async |line: &mut Line| -> Result<bool, Fault> {
+        Ok(!line.query("SELECT 1 FROM job WHERE id = $1 FOR NO KEY UPDATE", &[&job]).await?.is_empty())
+    };
+    if !is_locked(line).await? && !is_locked(line).await? {
         return Ok((Revived::NotFound, None));
     }
     let rows = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
@@ -48,7 +51,10 @@ pub(super) async fn revive(
             UnknownRuling::Skip => DONE,
         };
         line.query(
-            "UPDATE effect SET state = $2, changed_at = $3 WHERE job = $1 AND state IN (0, 3)",
+            "INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence)
+             SELECT job, name, no + 1, class, $2::smallint, first_intended_at, $3::bigint, sends, fence
+             FROM (SELECT DISTINCT ON (name) * FROM effect WHERE job = $1 ORDER BY name, no DESC) AS last
+             WHERE state IN (0, 3)",
             &[&job, &state, &ask.at.as_micros()],
         )
         .await?;
@@ -57,9 +63,12 @@ pub(super) async fn revive(
     let replays = row.replays + 1;
     let run_at = shared.skew.to_database(ask.at).as_micros();
     line.query(
-        "UPDATE job SET state = 5, run_at = $2, failures = 0, replays = $3, version = $4,
-             first_attempt_at = NULL, ended_at = NULL, reason = NULL
-         WHERE id = $1 AND state = $5",
+        "WITH dead AS (DELETE FROM job WHERE slot = 0 AND id = $1 AND state = $5 RETURNING *)
+         INSERT INTO job (id, event, version, received_at, run_at, lane, turn, pos, fence, failures, attempts, replays, state,
+                          ord, priority, flow, queue, slot)
+         SELECT id, event, $4, received_at, $2, lane, turn, pos, fence, 0, attempts, $3, 5, ord, priority, flow, queue,
+                (SELECT active FROM ring)
+         FROM dead",
         &[&job, &run_at, &replays.cast_signed(), &version.0, &DEAD],
     )
     .await?;

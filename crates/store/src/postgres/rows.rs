@@ -151,8 +151,9 @@ pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
 pub(super) async fn effects(line: &mut Line, jobs: &[i64]) -> Result<HashMap<JobId, Vec<Effect>>, Fault> {
     let rows = line
         .query(
-            "SELECT job, name, class, state, first_intended_at, changed_at, sends, status, body
-             FROM effect WHERE job = ANY($1) ORDER BY job, first_intended_at, name COLLATE \"C\"",
+            "SELECT job, name, class, state, first_intended_at, changed_at, sends, status, body FROM (
+                 SELECT DISTINCT ON (job, name) * FROM effect WHERE job = ANY($1) ORDER BY job, name, no DESC
+             ) AS last ORDER BY job, first_intended_at, name COLLATE \"C\"",
             &[&jobs],
         )
         .await?;

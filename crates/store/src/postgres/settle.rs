@@ -15,36 +15,48 @@ use std::collections::HashMap;
 pub(super) struct Settlements;
 
 // No attempt ends with an effect still open: one that nobody concluded is unknown.
+// A job that is over goes to rest. It is deleted and inserted, and not moved by an update: who waits for its row is then told
+// that it is gone, as it is for him, and is not refused with all that he asked for besides.
 const SETTLE: &str = concat!(
     "
     WITH held AS MATERIALIZED (
-        SELECT asked.*, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
+        SELECT asked.*, job.slot, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
             $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
             $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::bytea[],
             $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[]
         ) AS asked (job, fence, state, at, failed, reason,
                     started_at, ended_at, outcome, attempt_reason, error,
                     step, step_state, step_at, step_status, step_body, now)
-        JOIN job ON job.id = asked.job
+        JOIN job ON job.id BETWEEN asked.job AND asked.job AND job.slot BETWEEN 1 AND 3
         WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
-        ORDER BY job.id FOR NO KEY UPDATE OF job
+        ORDER BY asked.job FOR NO KEY UPDATE OF job
     ), concluded AS (
-        UPDATE effect SET state = held.step_state, changed_at = held.step_at, status = held.step_status,
-                          body = held.step_body
-        FROM held WHERE effect.job = held.job AND effect.name = held.step
-    ), closed AS (
-        UPDATE effect SET state = 3, changed_at = held.ended_at
-        FROM held WHERE effect.job = held.job AND effect.state = 0 AND effect.name IS DISTINCT FROM held.step
+        INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence, status, body)
+        SELECT last.job, last.name, last.no + 1, last.class, CASE WHEN step.yes THEN held.step_state ELSE 3 END,
+               last.first_intended_at, CASE WHEN step.yes THEN held.step_at ELSE held.ended_at END, last.sends, last.fence,
+               CASE WHEN step.yes THEN held.step_status END, CASE WHEN step.yes THEN held.step_body END
+        FROM held CROSS JOIN LATERAL (
+            SELECT DISTINCT ON (name) * FROM effect WHERE effect.job = held.job ORDER BY name, no DESC
+        ) AS last CROSS JOIN LATERAL (SELECT last.name IS NOT DISTINCT FROM held.step) AS step (yes)
+        WHERE step.yes OR last.state = 0
     ), ended AS (
         INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
         SELECT job, attempts + 1, started_at, ended_at, outcome, attempt_reason, error FROM held
-    ), moved AS (
-        UPDATE job SET state = CASE WHEN held.state = 0 AND held.ord > 0 THEN 5 ELSE held.state END, attempts = job.attempts + 1, failures = job.failures + held.failed,
+    ), put_off AS (
+        UPDATE job SET state = CASE WHEN held.state = 0 AND held.ord > 0 THEN 5 ELSE held.state END, run_at = held.at,
+            attempts = job.attempts + 1, failures = job.failures + held.failed,
             first_attempt_at = coalesce(job.first_attempt_at, held.started_at),
-            run_at = CASE WHEN held.state IN (0, 5) THEN held.at ELSE job.run_at END,
-            ended_at = CASE WHEN held.state IN (0, 5) THEN NULL ELSE held.at END,
             reason = held.reason, lease_until = NULL, node = NULL
-        FROM held WHERE job.id = held.job
+        FROM held WHERE job.id BETWEEN held.job AND held.job AND job.slot = held.slot AND held.state IN (0, 5)
+    ), over AS (
+        DELETE FROM job USING held WHERE job.id BETWEEN held.job AND held.job AND job.slot = held.slot AND held.state IN (1, 2, 3)
+        RETURNING job.id, job.event, job.version, job.received_at, job.run_at, job.lane, job.turn, job.pos, job.fence,
+            coalesce(job.first_attempt_at, held.started_at), held.at, job.failures + held.failed, job.attempts + 1,
+            job.replays, held.state, job.ord, job.priority, held.reason, job.flow, job.queue
+    ), rested AS (
+        INSERT INTO job (id, event, version, received_at, run_at, lane, turn, pos, fence, first_attempt_at, ended_at,
+                         failures, attempts, replays, state, ord, priority, reason, flow, queue, slot)
+        SELECT *, 0 FROM over
     ), stepping AS MATERIALIZED (
         SELECT queue, lane, job, pos, at, now, state IN (1, 2) OR (state = 3 AND ord = 1) AS leaves,
                state = 3 AND ord = 2 AS blocks

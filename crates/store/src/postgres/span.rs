@@ -21,13 +21,8 @@ const AHEAD: u32 = 2;
 /// No more jobs than this are moved out of a span that is dropped.
 const STRAGGLERS_MAX: i64 = 1_000;
 
-/// Table, the column that it is partitioned by, and how a partition is kept.
-const TABLES: [(&str, &str, &str); 4] = [
-    ("event", "id", ""),
-    ("attempt", "job", ""),
-    ("effect", "job", " WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05)"),
-    ("delivery", "event", ""),
-];
+/// Table, and the column that it is partitioned by.
+const TABLES: [(&str, &str); 4] = [("event", "id"), ("attempt", "job"), ("effect", "job"), ("delivery", "event")];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
@@ -89,7 +84,7 @@ fn read(row: &Row) -> Result<Span, Fault> {
 
 /// Whether more dead letters are in it than would be moved.
 async fn is_crowded(line: &mut Line, span: &Span) -> Result<bool, Fault> {
-    let sql = "SELECT 1 FROM job WHERE state = 3 AND id >= $1 AND id < $2 OFFSET $3 LIMIT 1";
+    let sql = "SELECT 1 FROM job WHERE slot = 0 AND state = 3 AND id >= $1 AND id < $2 OFFSET $3 LIMIT 1";
     Ok(!line.query(sql, &[&span.first, &span.next, &STRAGGLERS_MAX]).await?.is_empty())
 }
 
@@ -107,9 +102,9 @@ pub(super) async fn make_ahead(line: &mut Line, now: Timestamp, length: Duration
         if known.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(true) {
             continue;
         }
-        for (table, _, kept) in TABLES {
+        for (table, _) in TABLES {
             let name = format!("{table}_{first}");
-            line.run(&format!("CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ({first}) TO ({next}){kept}"))
+            line.run(&format!("CREATE TABLE {name} PARTITION OF {table} FOR VALUES FROM ({first}) TO ({next})"))
                 .await?;
         }
         line.query("INSERT INTO span (first, next) VALUES ($1, $2)", &[&first, &next]).await?;
@@ -134,13 +129,13 @@ pub(super) async fn drop_over(
             continue;
         }
         let first = span.first;
-        for (table, ..) in TABLES {
+        for (table, _) in TABLES {
             line.run(&format!("ALTER TABLE {table} DETACH PARTITION {table}_{first}")).await?;
         }
         // Looked at once more: now nobody can add to it.
         let Some(jobs) = living(line, span).await? else { return Err(Fault::Busy) };
         let events = "SELECT event FROM job WHERE id = ANY($1)";
-        for (table, column, _) in TABLES {
+        for (table, column) in TABLES {
             let which = if column == "job" { "SELECT unnest($1::bigint[])" } else { events };
             let sql = format!("INSERT INTO {table} SELECT * FROM {table}_{first} WHERE {column} IN ({which})");
             line.query(&sql, &[&jobs]).await?;

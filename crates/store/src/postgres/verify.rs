@@ -3,6 +3,7 @@
 use super::link::Link;
 use super::migrate;
 use super::param::{self, Params};
+use super::pool::BEGIN_READING;
 use crate::verify::Report;
 use crate::{Result, StoreError};
 use clinch_core::id::JobId;
@@ -30,7 +31,7 @@ async fn one(client: &Client, sql: &str, params: Params<'_>) -> std::result::Res
 
 async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, tokio_postgres::Error> {
     // One snapshot: all figures are of one moment.
-    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off").await?;
+    client.batch_execute(&format!("{BEGIN_READING}; SET LOCAL jit = off")).await?;
     let tally = one(
         client,
         "SELECT coalesce(sum(accepted), 0)::bigint, coalesce(sum(created), 0)::bigint,
@@ -53,7 +54,7 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
     }
     report.parts.push(("expired by retention", expired));
     for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3)] {
-        let sql = format!("SELECT count(*) FROM effect WHERE state = {state}");
+        let sql = format!("SELECT count(*) FROM ({LAST_LINES}) AS effect WHERE state = {state}");
         report.effects.push((word, number(client, &sql).await?));
     }
 
@@ -69,7 +70,7 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
         report.problems.push(format!("{} events were accepted, but {events} are accounted for", report.events));
     }
     for (rule, sql) in RULES {
-        let broken = param::ask(client, &format!("{sql} LIMIT 1"), &[]).await?;
+        let broken = param::ask(client, &format!("WITH last AS ({LAST_LINES}) {sql} LIMIT 1"), &[]).await?;
         if let Some(first) = broken.first() {
             let job = JobId::from_number(first.try_get::<_, i64>(0)?.cast_unsigned());
             report.problems.push(format!("{rule}, such as {job}"));
@@ -101,9 +102,15 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
     Ok(report)
 }
 
+/// What counts of each effect.
+const LAST_LINES: &str = "SELECT DISTINCT ON (job, name) * FROM effect ORDER BY job DESC, name DESC, no DESC";
+
 /// Each names rows that must not exist.
 const RULES: &[(&str, &str)] = &[
     ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 4, 5)"),
+    ("jobs are kept where they are not looked for", "SELECT id FROM job WHERE (state IN (1, 2, 3)) <> (slot = 0)"),
+    ("jobs are there twice", "SELECT job.id FROM job WHERE slot > 0 AND EXISTS (
+         SELECT 1 FROM job AS other WHERE other.id = job.id AND other.slot <> job.slot)"),
     ("jobs keep no known order", "SELECT id FROM job WHERE ord NOT IN (0, 1, 2) OR (ord > 0) <> (pos IS NOT NULL)"),
     (
         "jobs have no place in their group",
@@ -152,11 +159,11 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "jobs ended while an effect was open",
-        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state = 0 AND job.state IN (1, 2, 3)",
+        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state = 0 AND job.state IN (1, 2, 3)",
     ),
     (
         "jobs ended well with an effect that is not done",
-        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state <> 1 AND job.state = 1",
+        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state <> 1 AND job.state = 1",
     ),
     (
         "effects have no job",

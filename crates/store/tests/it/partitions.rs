@@ -240,7 +240,11 @@ async fn p5_what_was_moved_out_of_a_span_leaves_nothing_behind_however_many_prun
     let retention = Retention { default: RETENTION, ..Retention::default() };
     let much_later = start + 10 * DAY;
     accepted(&*one, NewEvent { dedup: None, ..received("another", start) }).await;
-    let begun = one.prune(much_later - 5 * DAY, retention.clone(), 1).await.expect("pruned");
+    let ended_at = much_later - 5 * DAY;
+    let ask = ClaimAsk { queue: "work".into(), most: 1, but: None, now: ended_at, until: ended_at + LEASE };
+    let claim = one.claim(ask).await.expect("claimed").pop().expect("one of them");
+    assert_eq!(one.settle(claim.lease, finished(ended_at)).await.expect("settled"), Held::Held);
+    let begun = one.prune(ended_at, retention.clone(), 1).await.expect("pruned");
     assert!(!begun.finished);
     prune(&*other, much_later).await;
     assert_eq!(tables(&postgres, &format!("%_{span}")).await, 0);
