@@ -2,7 +2,7 @@
 
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
-use crate::encryption::{Keys, Made};
+use crate::encryption::{Keys, Made, UNSAID};
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
@@ -462,6 +462,7 @@ impl App {
         }
         match &*self.house.keys {
             Keys::Nothing => eprintln!("  warning  encryption: none: everything is stored readable"),
+            Keys::Unsaid => anstream::eprintln!("  {RED}warning{RED:#}  {UNSAID}"),
             Keys::File { path, made: Made::Now } => eprintln!(
                 "  key      {} was made and encrypts the store; keep a copy elsewhere: without it nothing can be read",
                 path.display()

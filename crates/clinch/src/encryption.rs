@@ -15,13 +15,16 @@ use std::path::{Path, PathBuf};
 
 /// The name of the key file, beside an embedded store.
 pub const KEY_FILE: &str = "encryption.key";
-const HOW: &str = "make a key with `openssl rand -hex 32`, set it as a secret on every node, and name it in clinch.yml: \
-                   `encryption: {key: '${secrets.NAME}'}`; or say `encryption: none`";
+/// What is said of a store that nodes share and that nobody gave a key.
+pub const UNSAID: &str = "nothing is encrypted at rest; make a key with `openssl rand -hex 32`, set it as a secret on every node, and \
+                          name it in clinch.yml: `encryption: {key: '${secrets.NAME}'}`; or say `encryption: none`";
 
 #[derive(Clone)]
 pub enum Keys {
     /// Nothing is encrypted, because the operator said so.
     Nothing,
+    /// Nothing is encrypted: nodes must share a key, so none can be made for them, and none was given.
+    Unsaid,
     /// From the secrets that `clinch.yml` names.
     Configured(KeyRing),
     File {
@@ -41,13 +44,12 @@ pub enum Made {
 }
 
 impl Keys {
-    /// What `clinch.yml` says; `None` where nothing is said and the store may have a key file beside it. A store that nodes
-    /// share has none: they must share the key, so nobody can make it for them.
+    /// What `clinch.yml` says; `None` where nothing is said and the store may have a key file beside it.
     pub fn asked_for(asked: Option<&Encryption>, secrets: &Secrets, is_shared: bool) -> Result<Option<Keys>, String> {
         let made = if is_shared { Made::ByOthers } else { Made::Before };
         let read = |name: &String| secrets.get(name).unwrap_or_default();
         let keys = match asked {
-            None if is_shared => return Err(format!("the store is shared by nodes and has no encryption key; {HOW}")),
+            None if is_shared => Keys::Unsaid,
             None => return Ok(None),
             Some(Encryption::None) => Keys::Nothing,
             Some(Encryption::File(path)) => Keys::File { path: path.into(), made },
@@ -81,7 +83,7 @@ impl Keys {
     /// What the store is opened with.
     pub fn ring(&self) -> Result<Option<KeyRing>, String> {
         match self {
-            Keys::Nothing => Ok(None),
+            Keys::Nothing | Keys::Unsaid => Ok(None),
             Keys::Configured(ring) => Ok(Some(ring.clone())),
             Keys::File { path, .. } => read(path).map_err(|error| error.to_string()).map(Some),
         }
@@ -198,9 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn k2_a_store_that_nodes_share_says_how_to_get_a_key() {
-        let said = Keys::asked_for(None, &no_secrets(), true).err().expect("refused");
-        assert!(said.contains("openssl rand -hex 32") && said.contains("encryption: none"), "{said}");
+    fn k2_no_key_is_made_for_a_store_that_nodes_share() {
+        let unsaid = Keys::asked_for(None, &no_secrets(), true).expect("answered").expect("said");
+        assert!(matches!(unsaid, Keys::Unsaid) && unsaid.ring().expect("none").is_none());
+        assert!(Keys::asked_for(None, &no_secrets(), false).expect("answered").is_none());
         let none = Keys::asked_for(Some(&Encryption::None), &no_secrets(), true).expect("said").expect("said");
         assert!(none.ring().expect("none").is_none());
     }

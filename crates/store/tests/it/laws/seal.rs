@@ -104,7 +104,10 @@ pub async fn t103_what_is_copied_to_another_event_does_not_open(world: World) {
     // Nor does a result in another step or job, or an error in another attempt.
     let (one, two) = (lived(&world, EMAIL, "three").await, lived(&world, "other@example.org", "four").await);
     for (look, meddle) in [
-        ("SELECT body FROM effect WHERE job = $1", "UPDATE effect SET body = $2 WHERE job = $1"),
+        (
+            "SELECT body FROM effect WHERE job = $1 AND body IS NOT NULL",
+            "UPDATE effect SET body = $2 WHERE job = $1 AND body IS NOT NULL",
+        ),
         ("SELECT error FROM attempt WHERE job = $1", "UPDATE attempt SET error = $2 WHERE job = $1"),
     ] {
         let stolen = world.engine().look(look, one.job.number()).await;
