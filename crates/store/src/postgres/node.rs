@@ -15,7 +15,7 @@ use tokio_postgres::Row;
 
 const BEAT_EVERY: Duration = Duration::from_secs(2);
 /// How far the others have come is asked this often: what was served since some exchanges ago is what a look steps over.
-const LEARN_EVERY: Duration = Duration::from_millis(250);
+const LEARN_EVERY: Duration = Duration::from_millis(100);
 /// A beat that is not answered by then is sent again on another line: this one may lead nowhere, while others do not.
 const BEAT_MAX: Duration = Duration::from_secs(3);
 /// While the database does not answer it is asked after a pause between these two.
