@@ -278,14 +278,7 @@ async fn t108_what_is_forgotten_is_gone_from_the_files_also_where_nothing_is_enc
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn t106_nodes_of_one_database_never_write_what_another_cannot_read() {
     let nodes = Nodes::on(shared_postgres(), &[AGAIN]).await;
-    let (keys, settings) = (nodes.place.dir.path().join(KEY_FILE), "workspace/clinch.yml");
-    let configured = std::fs::read_to_string(nodes.place.dir.path().join(settings)).unwrap();
-    nodes.place.write("clinch.yml", "");
-    let mut unset = nodes.spawn(&nodes.url, &[]);
-    assert!(!unset.exited().await.success());
-    assert!(unset.said().contains("openssl rand -hex 32"), "{}", unset.said());
-    nodes.place.write("clinch.yml", &configured);
-
+    let keys = nodes.place.dir.path().join(KEY_FILE);
     let first = nodes.start().await;
     let (_, job, _) = post(&first, "before", &about(EMAIL)).await;
     nodes.drained().await;
@@ -314,5 +307,26 @@ async fn t106_nodes_of_one_database_never_write_what_another_cannot_read() {
     let last = nodes.start().await;
     assert_eq!(nodes.books().await.story(job).await.row.word, Word::Success);
     last.stop().await;
+    // Whoever has no key is not let in either.
+    nodes.place.write("clinch.yml", "");
+    let mut keyless = nodes.spawn(&nodes.url, &[]);
+    assert!(!keyless.exited().await.success());
+    assert!(keyless.said().contains("key_"), "{}", keyless.said());
+    nodes.verified();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k2_nodes_that_were_given_no_key_serve_and_say_that_nothing_is_encrypted() {
+    let nodes = Nodes::on(shared_postgres(), &[AGAIN]).await;
+    nodes.place.write("clinch.yml", "");
+    let node = nodes.start().await;
+    assert!(
+        node.said().contains("nothing is encrypted at rest") && node.said().contains("openssl rand -hex 32"),
+        "{}",
+        node.said()
+    );
+    post(&node, "k", &about(EMAIL)).await;
+    nodes.drained().await;
+    node.stop().await;
     nodes.verified();
 }
