@@ -12,8 +12,9 @@ use crate::server::tls::{Tls, TlsFiles};
 use crate::server::{Listener, Places};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
-use crate::{intake, keeper, masking, server, worker};
-use clinch_core::config::{self, Encryption, Files, Problem, TlsRule, Workspace};
+use crate::{intake, keeper, masking, runtimes, server, worker};
+use clinch_core::config::{self, Encryption, Files, Problem, Severity, TlsRule, Workspace};
+use clinch_core::egress::Egress;
 use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::{self, SqliteStore};
@@ -122,6 +123,12 @@ pub struct App {
 pub async fn start(options: Options) -> Result<App, StartError> {
     let files = read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
     let (workspace, warnings) = checked(&files)?;
+    let missing = runtimes::missing(&workspace, Severity::Error);
+    if options.roles.worker && !missing.is_empty() {
+        return Err(StartError::Config { files, problems: missing });
+    }
+    let directory =
+        std::path::absolute(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
     masking::follow(&workspace.settings.masking);
     let secrets = read_secrets(&workspace, options.roles)?;
     let credentials = match options.roles.intake {
@@ -158,7 +165,10 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     };
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
     let senders = Arc::new(Senders::load(&*store).await?);
+    let is_local = |listener: &TcpListener| listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+    let loopback = [&intake, &admin].into_iter().flatten().all(is_local);
     let house = House {
+        egress: Arc::new(Egress { allow: workspace.settings.egress.clone(), loopback }),
         senders,
         rejections: Arc::new(rejections),
         keys: Arc::new(keys),
@@ -166,7 +176,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         store,
         clock,
         metrics,
-        versions: Arc::new(Versions::new(live, Arc::new(workspace))),
+        versions: Arc::new(Versions::new(live, Arc::new(workspace), directory)),
         secrets: Arc::new(secrets),
         stop: CancellationToken::new(),
     };

@@ -8,6 +8,7 @@ use crate::secrets::Secrets;
 use crate::senders::Senders;
 use crate::telemetry::Metrics;
 use crate::workspace::Versions;
+use clinch_core::egress::Egress;
 use clinch_store::{Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,8 @@ pub struct House {
     pub secrets: Arc<Secrets>,
     pub rejections: Arc<Rejections>,
     pub senders: Arc<Senders>,
+    /// Where steps may call.
+    pub egress: Arc<Egress>,
     pub keys: Arc<Keys>,
     pub chores: Arc<Chores>,
     /// Cancelled when the house is to be left: nothing new is begun.

@@ -15,6 +15,7 @@ pub mod intake;
 pub mod keeper;
 pub mod masking;
 pub mod rejections;
+pub mod runtimes;
 pub mod secrets;
 pub mod senders;
 pub mod server;

@@ -2,7 +2,9 @@
 
 use crate::masking::rules;
 use clinch_core::attempt::Failure;
+use clinch_core::breaker::Circuit;
 use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::{Change, Ending, Word};
 use clinch_core::sender::NotASender;
 use clinch_core::signature::Refusal;
@@ -98,7 +100,11 @@ labels! {
     ByFlowStepReason { flow, step, reason }
     ByFlowHow { flow, how }
     ByStoreOutcome { store, outcome }
-    ByOutcome { outcome }
+    ByIntegration { integration }
+    ByIntegrationOutcome { integration, outcome }
+    ByIntegrationState { integration, state }
+    ByIntegrationTo { integration, to }
+    ByProtection { protected }
     ByKind { kind }
     ByState { state }
     ByListener { listener }
@@ -248,7 +254,11 @@ pub struct Metrics {
     pub step_attempts: Family<ByFlowStepOutcome, Counter>,
     pub step_seconds: Family<ByFlowStepOutcome, Histogram, fn() -> Histogram>,
     pub retries: Family<ByFlowStepReason, Counter>,
-    pub effects: Family<ByOutcome, Counter>,
+    effects: Family<ByIntegrationOutcome, Counter>,
+    protection: Family<ByProtection, Counter>,
+    circuits: Family<ByIntegrationState, Gauge>,
+    circuit_transitions: Family<ByIntegrationTo, Counter>,
+    circuit_rejections: Family<ByIntegration, Counter>,
     pub dead_entered: Family<ByFlowReason, Counter>,
     pub dead_left: Family<ByFlowHow, Counter>,
     pub replays: Family<ByFlowOutcome, Counter>,
@@ -353,7 +363,23 @@ impl Metrics {
                 Family::new_with_constructor(short as fn() -> Histogram)
             ),
             retries: register!("retries_scheduled", "Retries by reason", Family::default()),
-            effects: register!("effects", "Effects by outcome", Family::default()),
+            effects: register!("effects", "Effects by integration and outcome", Family::default()),
+            protection: register!(
+                "effects_protected",
+                "Effects by whether a rule protects them from repetition",
+                Family::default()
+            ),
+            circuits: register!(
+                "circuit_state",
+                "1 for the state that the circuit of an integration is in",
+                Family::default()
+            ),
+            circuit_transitions: register!("circuit_transitions", "Changes of circuits", Family::default()),
+            circuit_rejections: register!(
+                "circuit_rejections",
+                "Calls not made because a circuit was open",
+                Family::default()
+            ),
             dead_entered: register!("dlq_entered", "Jobs that became dead letters", Family::default()),
             dead_left: register!("dlq_left", "Dead letters that left", Family::default()),
             replays: register!("replay_jobs", "Replayed jobs by outcome", Family::default()),
@@ -413,9 +439,49 @@ impl Metrics {
             let labels = ByListenerReason { listener: listener.into(), reason: reason.into() };
             let _ = self.connections_refused.get_or_create(&labels);
         }
-        for outcome in ["performed", "already_done", "not_done", "unknown"] {
-            let _ = self.effects.get_or_create(&ByOutcome { outcome: outcome.into() });
+        for protected in ["yes", "no"] {
+            let _ = self.protection.get_or_create(&ByProtection { protected: protected.into() });
         }
+        for partner in workspace.partners() {
+            let name = Label::from(&partner.name);
+            for outcome in ["performed", "not_done", "unknown"] {
+                let labels = ByIntegrationOutcome { integration: name.clone(), outcome: outcome.into() };
+                let _ = self.effects.get_or_create(&labels);
+            }
+            if partner.breaker.is_some() {
+                self.show_circuit(&name, Circuit::Closed);
+                let _ = self.circuit_rejections.get_or_create(&ByIntegration { integration: name.clone() });
+            }
+        }
+    }
+
+    pub fn effect(&self, partner: &Arc<str>, class: Idempotency, state: &EffectState) {
+        let outcome = match state {
+            EffectState::Done(_) => "performed",
+            EffectState::Unknown => "unknown",
+            EffectState::NotDone | EffectState::Open => "not_done",
+        };
+        let labels = ByIntegrationOutcome { integration: partner.into(), outcome: outcome.into() };
+        self.effects.get_or_create(&labels).inc();
+        let protected = if class.is_protected() { "yes" } else { "no" };
+        self.protection.get_or_create(&ByProtection { protected: protected.into() }).inc();
+    }
+
+    pub fn circuit(&self, partner: &Arc<str>, circuit: Circuit) {
+        let name = Label::from(partner);
+        self.show_circuit(&name, circuit);
+        self.circuit_transitions.get_or_create(&ByIntegrationTo { integration: name, to: circuit.word().into() }).inc();
+    }
+
+    fn show_circuit(&self, name: &Label, circuit: Circuit) {
+        for state in Circuit::ALL {
+            let labels = ByIntegrationState { integration: name.clone(), state: state.word().into() };
+            self.circuits.get_or_create(&labels).set(i64::from(state == circuit));
+        }
+    }
+
+    pub fn circuit_rejected(&self, partner: &Arc<str>) {
+        self.circuit_rejections.get_or_create(&ByIntegration { integration: partner.into() }).inc();
     }
 
     /// Logs and counts what became of a job when an attempt of it ended.
@@ -450,6 +516,9 @@ impl Metrics {
                 self.dead_entered.get_or_create(&ByFlowReason { flow, reason: reason.word().into() }).inc();
                 tracing::warn!(job.id = %job, attempt.no = claim.attempts + 1, "{job} is a dead letter ({reason}): {error}");
             }
+            Change::PutOff { run_at, waits } => {
+                tracing::debug!(job.id = %job, "{job} waits until {run_at}: {}", waits.word());
+            }
             Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
             Change::Claimed { .. } | Change::Revived { .. } => {}
         }
@@ -461,7 +530,7 @@ impl Metrics {
         self.oldest.clear();
         self.dead.clear();
         self.dead_oldest.clear();
-        for word in [Word::Queued, Word::Running, Word::Retrying] {
+        for word in [Word::Queued, Word::Running, Word::Waiting, Word::Retrying] {
             for (flow, _, _) in &counts.live {
                 let _ = self.jobs.get_or_create(&ByFlowState { flow: flow.into(), state: word.as_str().into() });
             }

@@ -3,7 +3,7 @@
 use clinch_core::config::{self, Files, Problem, Workspace};
 use clinch_store::{Read, VersionId};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// Reads the files of a workspace directory. A file that cannot be read is an error; other files are not looked at.
@@ -47,12 +47,14 @@ fn read_text(path: &Path) -> std::io::Result<String> {
 pub struct Versions {
     pub live: VersionId,
     pub workspace: Arc<Workspace>,
+    /// Where its files are. What scripts import from there is read when they run, whatever version they are of.
+    pub directory: PathBuf,
     older: Mutex<HashMap<VersionId, Arc<Workspace>>>,
 }
 
 impl Versions {
-    pub fn new(live: VersionId, workspace: Arc<Workspace>) -> Self {
-        Versions { live, workspace, older: Mutex::default() }
+    pub fn new(live: VersionId, workspace: Arc<Workspace>, directory: PathBuf) -> Self {
+        Versions { live, workspace, directory, older: Mutex::default() }
     }
 
     /// The workspace that a job runs; `None` when the store does not have it or it can no longer be read.

@@ -2,7 +2,8 @@
 
 use crate::death::Reason;
 use crate::effect::Idempotency;
-use crate::job::{Change, Ending};
+use crate::integration::Statuses;
+use crate::job::{Change, Ending, Waits};
 use crate::retry::RetryPolicy;
 use crate::time::Timestamp;
 use std::time::Duration;
@@ -22,6 +23,11 @@ pub enum Outcome {
     /// The worker is gone. `open` is the class of the effect that it had begun, if any.
     Lost {
         open: Option<Idempotency>,
+    },
+    /// It must wait for something else than its own work: nobody's fault, no attempt charged.
+    PutOff {
+        until: Timestamp,
+        waits: Waits,
     },
     /// We stopped it (a shutdown, or it was too late to be sure that the job is ours): nobody's fault, no attempt charged.
     Interrupted,
@@ -57,6 +63,7 @@ impl Outcome {
             Outcome::Refused(_) => "refused",
             Outcome::Unknown { .. } => "unknown",
             Outcome::Lost { .. } => "lost",
+            Outcome::PutOff { .. } => "put_off",
             Outcome::Interrupted => "interrupted",
             Outcome::Deferred { .. } => "deferred",
         }
@@ -64,7 +71,7 @@ impl Outcome {
 
     /// Does it use up one of the job's attempts?
     pub const fn is_charged(&self) -> bool {
-        !matches!(self, Outcome::Interrupted | Outcome::Deferred { .. })
+        !matches!(self, Outcome::Interrupted | Outcome::PutOff { .. } | Outcome::Deferred { .. })
     }
 
     pub fn failure(&self) -> Option<Failure> {
@@ -79,7 +86,7 @@ impl Outcome {
             Outcome::Lost { open: Some(_) } => {
                 Some(Failure::new(Reason::UnknownOutcome, "the worker was lost after it had begun to send"))
             }
-            Outcome::Succeeded(_) | Outcome::Interrupted => None,
+            Outcome::Succeeded(_) | Outcome::Interrupted | Outcome::PutOff { .. } => None,
         }
     }
 }
@@ -114,13 +121,14 @@ pub fn verdict(outcome: &Outcome, past: Past, retry: &RetryPolicy, now: Timestam
         }
         Outcome::Failed(failure) | Outcome::Unknown { failure, .. } => again(failure),
         Outcome::Lost { .. } => again(&outcome.failure().expect("a lost attempt has a failure")),
+        Outcome::PutOff { until, waits } => Change::PutOff { run_at: *until, waits: *waits },
         Outcome::Interrupted => Change::HandedBack { run_at: now },
         Outcome::Deferred { pause, .. } => Change::HandedBack { run_at: now + *pause },
     }
 }
 
 /// What an HTTP answer means for the attempt: `None` is success.
-pub fn read_status(status: u16, retry_after: Option<Duration>) -> Option<(Reason, Again)> {
+pub fn read_status(status: u16, retry_on: &Statuses, retry_after: Option<Duration>) -> Option<(Reason, Again)> {
     let reason = match status {
         200..=299 => return None,
         401 | 403 => Reason::AuthFailed,
@@ -129,10 +137,7 @@ pub fn read_status(status: u16, retry_after: Option<Duration>) -> Option<(Reason
         425 | 500..=599 => Reason::TargetDown,
         _ => Reason::RejectedByTarget,
     };
-    let again = match status {
-        408 | 425 | 429 | 500..=599 => Again::Later(retry_after),
-        _ => Again::Never,
-    };
+    let again = if retry_on.has(status) { Again::Later(retry_after) } else { Again::Never };
     Some((reason, again))
 }
 
@@ -225,10 +230,10 @@ mod tests {
         for (status, again) in
             [(400, false), (404, false), (301, false), (408, true), (425, true), (429, true), (500, true), (599, true)]
         {
-            let (_, said) = read_status(status, None).expect("not a success");
+            let (_, said) = read_status(status, &Statuses::default(), None).expect("not a success");
             assert_eq!(said != Again::Never, again, "{status}");
         }
-        assert_eq!(read_status(204, None), None);
+        assert_eq!(read_status(204, &Statuses::default(), None), None);
     }
 
     #[test]

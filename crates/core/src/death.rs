@@ -42,6 +42,7 @@ reasons! {
     Internal "internal" "clinch itself failed; the log has more",
     Unreadable "unreadable" "what was stored of it was changed and does not open any more",
     Forgotten "forgotten" "its data was erased (clinch forget)",
+    EgressBlocked "egress_blocked" "the target is a place that clinch may not call",
 }
 
 impl fmt::Display for Reason {

@@ -1,5 +1,6 @@
 //! The ledger's nouns: what was meant to be done outside, and what is known of it.
 
+use crate::integration::Promise;
 use crate::time::Timestamp;
 use bytes::Bytes;
 
@@ -10,6 +11,8 @@ pub enum Idempotency {
     Header,
     /// Doing it twice is doing it once (PUT, upsert).
     Natural,
+    /// It can be asked whether it was done.
+    Lookup,
     /// Nothing is known: never send again by itself.
     #[default]
     None,
@@ -20,13 +23,42 @@ impl Idempotency {
         match self {
             Idempotency::Header => "header",
             Idempotency::Natural => "natural",
+            Idempotency::Lookup => "lookup",
             Idempotency::None => "none",
         }
     }
 
-    /// May an effect of unknown outcome be sent again with the same key?
+    /// Does sending it again, with the same key, do no harm?
     pub const fn may_send_again(self) -> bool {
+        matches!(self, Idempotency::Header | Idempotency::Natural)
+    }
+
+    /// Is there a rule that decides an unknown outcome without a person?
+    pub const fn is_protected(self) -> bool {
         !matches!(self, Idempotency::None)
+    }
+}
+
+/// What an effect does, which says how careful to be with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum EffectClass {
+    /// Changes nothing.
+    Read,
+    #[default]
+    Create,
+    /// Moves something from one state to another.
+    State,
+    Monetary,
+}
+
+impl EffectClass {
+    pub const fn word(self) -> &'static str {
+        match self {
+            EffectClass::Read => "read",
+            EffectClass::Create => "create",
+            EffectClass::State => "state",
+            EffectClass::Monetary => "monetary",
+        }
     }
 }
 
@@ -84,25 +116,40 @@ pub enum Leave {
     Send,
     /// It is done; use the first result.
     Skip(Receipt),
+    /// Its outcome is unknown, and the partner can be asked.
+    LookUp,
     /// Its outcome is unknown and sending again could repeat it.
     Ask,
 }
 
-pub fn leave(past: Option<&Effect>, class: Idempotency) -> Leave {
-    match past.map(|effect| &effect.state) {
-        None | Some(EffectState::NotDone) => Leave::Send,
-        Some(EffectState::Done(receipt)) => Leave::Skip(receipt.clone()),
-        Some(EffectState::Open | EffectState::Unknown) if class.may_send_again() => Leave::Send,
-        Some(EffectState::Open | EffectState::Unknown) => Leave::Ask,
+pub fn leave(past: Option<&Effect>, promise: &Promise, now: Timestamp) -> Leave {
+    let Some(past) = past else { return Leave::Send };
+    match (&past.state, promise.idempotency) {
+        (EffectState::NotDone, _) => Leave::Send,
+        (EffectState::Done(receipt), _) => Leave::Skip(receipt.clone()),
+        (EffectState::Open | EffectState::Unknown, Idempotency::Natural) => Leave::Send,
+        (EffectState::Open | EffectState::Unknown, Idempotency::Header) => {
+            let is_old = promise.honoured_for.is_some_and(|honoured| now.since(past.first_intended_at) >= honoured);
+            if is_old { Leave::Ask } else { Leave::Send }
+        }
+        (EffectState::Open | EffectState::Unknown, Idempotency::Lookup) => Leave::LookUp,
+        (EffectState::Open | EffectState::Unknown, Idempotency::None) => Leave::Ask,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::from_micros(0);
+
+    fn promise(idempotency: Idempotency) -> Promise {
+        Promise { idempotency, ..Promise::default() }
+    }
 
     fn past(state: EffectState) -> Effect {
-        let at = Timestamp::from_micros(0);
+        let at = NOW;
         Effect { name: "post".into(), class: Idempotency::None, state, first_intended_at: at, changed_at: at, sends: 1 }
     }
 
@@ -111,18 +158,31 @@ mod tests {
         let receipt = Receipt { status: 201, body: Bytes::from_static(b"{}") };
         let done = past(EffectState::Done(receipt.clone()));
         for class in [Idempotency::None, Idempotency::Header, Idempotency::Natural] {
-            assert_eq!(leave(Some(&done), class), Leave::Skip(receipt.clone()));
+            assert_eq!(leave(Some(&done), &promise(class), NOW), Leave::Skip(receipt.clone()));
         }
     }
 
     #[test]
     fn p3_an_unknown_effect_is_sent_again_only_where_the_step_says_it_may() {
         for state in [EffectState::Open, EffectState::Unknown] {
-            assert_eq!(leave(Some(&past(state.clone())), Idempotency::None), Leave::Ask);
-            assert_eq!(leave(Some(&past(state.clone())), Idempotency::Header), Leave::Send);
-            assert_eq!(leave(Some(&past(state)), Idempotency::Natural), Leave::Send);
+            let left = |class| leave(Some(&past(state.clone())), &promise(class), NOW);
+            assert_eq!(left(Idempotency::None), Leave::Ask);
+            assert_eq!(left(Idempotency::Header), Leave::Send);
+            assert_eq!(left(Idempotency::Natural), Leave::Send);
+            assert_eq!(left(Idempotency::Lookup), Leave::LookUp);
         }
-        assert_eq!(leave(Some(&past(EffectState::NotDone)), Idempotency::None), Leave::Send);
-        assert_eq!(leave(None, Idempotency::None), Leave::Send);
+        for class in [Idempotency::None, Idempotency::Lookup] {
+            assert_eq!(leave(Some(&past(EffectState::NotDone)), &promise(class), NOW), Leave::Send);
+            assert_eq!(leave(None, &promise(class), NOW), Leave::Send);
+        }
+    }
+
+    #[test]
+    fn t_066_a_key_that_the_target_has_forgotten_is_not_sent_again() {
+        let promise = Promise { honoured_for: Some(Duration::from_secs(60)), ..promise(Idempotency::Header) };
+        let unknown = past(EffectState::Unknown);
+        let at = |seconds| NOW + Duration::from_secs(seconds);
+        assert_eq!(leave(Some(&unknown), &promise, at(59)), Leave::Send);
+        assert_eq!(leave(Some(&unknown), &promise, at(60)), Leave::Ask);
     }
 }

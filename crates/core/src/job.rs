@@ -8,6 +8,8 @@ pub enum JobState {
     /// Waits for a worker, from `run_at` on. A retry is only a `Ready` job with a later `run_at`.
     Ready {
         run_at: Timestamp,
+        /// For what it waits until then, if not for its turn or its next attempt.
+        waits: Option<Waits>,
     },
     Running {
         lease: Lease,
@@ -41,6 +43,46 @@ pub enum Ending {
     Noop,
 }
 
+/// For what a job waits that is not its own work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Waits {
+    /// The circuit of an integration is open.
+    Circuit,
+    /// An integration is called as often, or by as many at once, as it may be.
+    Limit,
+    /// A step says so.
+    Delay,
+    /// The retry budget of its entity is spent.
+    Budget,
+}
+
+impl Waits {
+    pub const ALL: [Waits; 4] = [Waits::Circuit, Waits::Limit, Waits::Delay, Waits::Budget];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Waits::Circuit => "circuit",
+            Waits::Limit => "limit",
+            Waits::Delay => "delay",
+            Waits::Budget => "budget",
+        }
+    }
+
+    /// How a store spells it.
+    pub const fn number(self) -> i16 {
+        match self {
+            Waits::Circuit => 1,
+            Waits::Limit => 2,
+            Waits::Delay => 3,
+            Waits::Budget => 4,
+        }
+    }
+
+    pub fn from_number(number: i16) -> Option<Waits> {
+        Waits::ALL.into_iter().find(|waits| waits.number() == number)
+    }
+}
+
 /// What may happen to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -54,6 +96,11 @@ pub enum Change {
     /// The attempt failed and another one is due.
     Retried {
         run_at: Timestamp,
+    },
+    /// It waits for something else than its own work: no attempt is charged.
+    PutOff {
+        run_at: Timestamp,
+        waits: Waits,
     },
     /// The attempt was stopped by us, not by its work: no attempt is charged.
     HandedBack {
@@ -72,15 +119,18 @@ pub enum Change {
 /// The state after the change, or `None` where the change is not allowed.
 pub fn after(state: JobState, change: Change) -> Option<JobState> {
     match (state, change) {
-        (JobState::Ready { run_at }, Change::Claimed { lease }) if run_at <= lease.until => {
+        (JobState::Ready { run_at, .. }, Change::Claimed { lease }) if run_at <= lease.until => {
             Some(JobState::Running { lease })
         }
         (JobState::Running { .. }, Change::Finished { at, ending }) => Some(JobState::Done { at, ending }),
         (JobState::Running { .. }, Change::Retried { run_at } | Change::HandedBack { run_at }) => {
-            Some(JobState::Ready { run_at })
+            Some(JobState::Ready { run_at, waits: None })
+        }
+        (JobState::Running { .. }, Change::PutOff { run_at, waits }) => {
+            Some(JobState::Ready { run_at, waits: Some(waits) })
         }
         (JobState::Running { .. }, Change::Buried { at, reason }) => Some(JobState::Dead { at, reason }),
-        (JobState::Dead { .. }, Change::Revived { run_at }) => Some(JobState::Ready { run_at }),
+        (JobState::Dead { .. }, Change::Revived { run_at }) => Some(JobState::Ready { run_at, waits: None }),
         _ => None,
     }
 }
@@ -90,6 +140,7 @@ pub fn after(state: JobState, change: Change) -> Option<JobState> {
 pub enum Word {
     Queued,
     Running,
+    Waiting,
     Retrying,
     Success,
     Noop,
@@ -97,12 +148,14 @@ pub enum Word {
 }
 
 impl Word {
-    pub const ALL: [Word; 6] = [Word::Queued, Word::Running, Word::Retrying, Word::Success, Word::Noop, Word::Dead];
+    pub const ALL: [Word; 7] =
+        [Word::Queued, Word::Running, Word::Waiting, Word::Retrying, Word::Success, Word::Noop, Word::Dead];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Word::Queued => "queued",
             Word::Running => "running",
+            Word::Waiting => "waiting",
             Word::Retrying => "retrying",
             Word::Success => "success",
             Word::Noop => "noop",
@@ -125,6 +178,7 @@ impl JobState {
     /// A ready job that has failed before is `retrying`.
     pub fn word(self, failures: u32) -> Word {
         match self {
+            JobState::Ready { waits: Some(_), .. } => Word::Waiting,
             JobState::Ready { .. } if failures > 0 => Word::Retrying,
             JobState::Ready { .. } => Word::Queued,
             JobState::Running { .. } => Word::Running,
@@ -140,7 +194,7 @@ pub fn diagram() -> String {
     let at = Timestamp::from_micros(0);
     let lease = Lease { fence: Fence(1), until: at };
     let states = [
-        ("Ready", JobState::Ready { run_at: at }),
+        ("Ready", JobState::Ready { run_at: at, waits: None }),
         ("Running", JobState::Running { lease }),
         ("Done", JobState::Done { at, ending: Ending::Success }),
         ("Dead", JobState::Dead { at, reason: Reason::Timeout }),
@@ -149,6 +203,7 @@ pub fn diagram() -> String {
         ("claimed", Change::Claimed { lease }),
         ("finished", Change::Finished { at, ending: Ending::Success }),
         ("retried", Change::Retried { run_at: at }),
+        ("put off", Change::PutOff { run_at: at, waits: Waits::Limit }),
         ("handed back", Change::HandedBack { run_at: at }),
         ("buried", Change::Buried { at, reason: Reason::Timeout }),
         ("revived", Change::Revived { run_at: at }),
@@ -196,8 +251,10 @@ mod tests {
 
     #[test]
     fn c11_a_ready_job_that_failed_before_is_retrying() {
-        let ready = JobState::Ready { run_at: Timestamp::from_micros(0) };
+        let ready = JobState::Ready { run_at: Timestamp::from_micros(0), waits: None };
         assert_eq!(ready.word(0), Word::Queued);
         assert_eq!(ready.word(1), Word::Retrying);
+        let waiting = JobState::Ready { run_at: Timestamp::from_micros(0), waits: Some(Waits::Circuit) };
+        assert_eq!(waiting.word(1), Word::Waiting);
     }
 }

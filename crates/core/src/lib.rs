@@ -3,31 +3,36 @@
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
 //! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect`
-//! (the ledger's nouns), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
+//! (the ledger's nouns), `integration`, `breaker` and `pace` (the partners that are called), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
 //! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is).
 
 pub mod attempt;
+pub mod breaker;
 pub mod cloudevents;
 pub mod config;
 pub mod death;
 pub mod effect;
+pub mod egress;
 pub mod expr;
 pub mod flow;
 pub mod form;
 pub mod id;
+pub mod integration;
 pub mod job;
 pub mod key;
 pub mod lane;
 pub mod limit;
 pub mod mask;
 pub mod minimise;
+pub mod pace;
 pub mod payload;
 pub mod pointer;
 mod raw;
 pub mod retry;
 pub mod schema;
+pub mod script;
 pub mod seal;
 pub mod sender;
 pub mod signature;

@@ -1,8 +1,9 @@
 //! A worker: the queue it consumes, its steps, and what it does when they fail.
 
-use crate::effect::Idempotency;
 use crate::expr::{Expr, Template};
+use crate::integration::{Integration, Promise};
 use crate::retry::RetryPolicy;
+use crate::script::ScriptAction;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,18 +42,22 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub enum Action {
     Http(Box<HttpAction>),
+    Script(Box<ScriptAction>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
     NotYet(&'static str),
 }
 
 #[derive(Clone, Debug)]
 pub struct HttpAction {
+    /// Who is called: an integration, or whoever is at the url.
+    pub partner: Arc<Integration>,
     pub method: String,
+    /// Begins with `/` where it is a path of the integration.
     pub url: Template,
     pub headers: Vec<(String, Template)>,
     pub body: HttpBody,
     pub timeout: Duration,
-    pub idempotency: Idempotency,
+    pub promise: Promise,
 }
 
 #[derive(Clone, Debug)]

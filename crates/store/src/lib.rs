@@ -222,6 +222,17 @@ impl Settlement {
     }
 }
 
+/// Calls of an integration, evenly apart.
+#[derive(Clone, Debug)]
+pub struct PaceAsk {
+    pub name: Arc<str>,
+    pub calls: u32,
+    pub every: Duration,
+    pub now: Timestamp,
+    /// No moment later than so long from now.
+    pub ahead: Duration,
+}
+
 #[derive(Clone, Debug)]
 pub struct ReviveAsk {
     pub job: JobId,
@@ -361,6 +372,9 @@ pub trait Store: Read {
     /// Ends a sender's token for good, on record.
     async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation>;
     /// Makes a workspace known and gives it its number.
+    /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
+    async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned>;

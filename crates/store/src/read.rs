@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use clinch_core::death::Reason;
 use clinch_core::effect::Effect;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::Word;
+use clinch_core::job::{Waits, Word};
 use clinch_core::key::DedupKey;
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
@@ -31,6 +31,8 @@ pub struct JobRow {
     pub received_at: Timestamp,
     /// When it is due, if it is ready.
     pub run_at: Option<Timestamp>,
+    /// For what it waits until then, if not for its turn or its next attempt.
+    pub waits: Option<Waits>,
     pub failures: u32,
     pub attempts: u32,
     pub replays: u32,

@@ -85,6 +85,7 @@ fn named(mut flows: Vec<FlowNow>, counts: &Counts) -> Vec<FlowNow> {
         match word {
             Word::Queued => flow.queued += jobs,
             Word::Running => flow.running += jobs,
+            Word::Waiting => flow.waiting += jobs,
             Word::Retrying => flow.retrying += jobs,
             Word::Success | Word::Noop | Word::Dead => {}
         }

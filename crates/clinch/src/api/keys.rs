@@ -171,6 +171,7 @@ mod tests {
                 word: Word::Success,
                 received_at: at(1),
                 run_at: None,
+                waits: None,
                 failures: 0,
                 attempts: 1,
                 replays: 1,

@@ -39,6 +39,8 @@ pub struct Job {
     pub received_at: Moment,
     /// When it is due, if it waits.
     pub due_at: Option<Moment>,
+    /// For what it waits, if not for its turn or its next attempt.
+    pub waits_for: Option<String>,
     pub failures: u32,
     pub attempts: u32,
     pub replays: u32,
@@ -58,6 +60,7 @@ impl From<&read::JobRow> for Job {
             state: row.word.as_str().into(),
             received_at: Moment(row.received_at),
             due_at: row.run_at.map(Moment),
+            waits_for: row.waits.map(|waits| waits.word().into()),
             failures: row.failures,
             attempts: row.attempts,
             replays: row.replays,
@@ -590,6 +593,7 @@ pub struct FlowNow {
     pub routes: Vec<Route>,
     pub queued: u64,
     pub running: u64,
+    pub waiting: u64,
     pub retrying: u64,
     pub dead: u64,
     pub oldest_at: Option<Moment>,

@@ -4,9 +4,10 @@ use super::Globals;
 use super::exit::{Exit, Failure};
 use super::problems::Problems;
 use super::render::{self, Output, RED};
+use crate::runtimes;
 use crate::workspace::read_files;
 use clap::{Args, ValueEnum};
-use clinch_core::config;
+use clinch_core::config::{self, Severity};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -47,7 +48,8 @@ impl Check {
             Ok((workspace, warnings)) => {
                 let ways = workspace.entrances().filter(|way| way.verify.is_none());
                 open.extend(ways.map(|way| format!("{} ({} {})", way.path, way.to.0, way.to.1)));
-                (warnings, workspace.refusals().len())
+                let missing = runtimes::missing(&workspace, Severity::Warning);
+                (warnings.into_iter().chain(missing).collect(), workspace.refusals().len())
             }
             Err(problems) => (problems, 0),
         };

@@ -124,6 +124,17 @@ async fn of_event(client: &Client, output: Output, id: &str) -> Result<Exit, Fai
     Ok(Exit::Done)
 }
 
+/// What a person is told of a job that waits.
+fn waits_words(waits: &str) -> String {
+    match waits {
+        "circuit" => "a partner whose circuit is open".into(),
+        "limit" => "its turn at a partner that has a limit".into(),
+        "delay" => "the time that a step names".into(),
+        "budget" => "the retry budget of its entity".into(),
+        other => clean(other).to_string(),
+    }
+}
+
 fn bad_id(error: &clinch_core::id::BadId) -> Failure {
     Failure::new(Exit::Usage, "CL0503", error.to_string()).fix("clinch jobs ls -o id lists ids")
 }
@@ -172,6 +183,9 @@ fn text(told: &JobShow, now: Timestamp) -> String {
     );
     if let Some(due) = job.due_at {
         fact("due", format!("{} (in {})", due.0, human(due.0.since(now))));
+    }
+    if let Some(waits) = &job.waits_for {
+        fact("waits", format!("for {}; this costs no attempt", waits_words(waits)));
     }
     if let Some(first) = &told.waits_behind {
         fact("waits", format!("behind {} in its group", clean(first)));
@@ -299,6 +313,7 @@ pub(super) mod tests {
             state: "dead".into(),
             received_at: at(0),
             due_at: None,
+            waits_for: None,
             failures: 2,
             attempts: 2,
             replays: 0,

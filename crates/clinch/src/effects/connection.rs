@@ -4,6 +4,7 @@
 //! connection or not: libraries send again by themselves, and do not always tell.
 
 use bytes::Bytes;
+use clinch_core::egress::{Blocked, Egress};
 use http::Uri;
 use http_body_util::Full;
 use hyper::client::conn::http1;
@@ -11,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls_platform_verifier::BuilderVerifierExt;
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -25,7 +27,10 @@ pub type Sender = http1::SendRequest<Full<Bytes>>;
 
 /// Why no connection could be had; nothing was sent.
 #[derive(Debug)]
-pub struct NoConnection(pub String);
+pub enum NoConnection {
+    Failed(String),
+    Blocked(Blocked),
+}
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,14 +66,15 @@ type Shelf = Mutex<HashMap<Target, Vec<Idle>>>;
 
 pub struct Connections {
     tls: tokio_rustls::TlsConnector,
+    egress: Arc<Egress>,
     idle: Arc<Shelf>,
 }
 
 impl Connections {
-    pub fn new() -> Result<Connections, String> {
+    pub fn new(egress: Arc<Egress>) -> Result<Connections, String> {
         let idle: Arc<Shelf> = Arc::default();
         tokio::spawn(sweep(Arc::downgrade(&idle)));
-        Ok(Connections { tls: tokio_rustls::TlsConnector::from(Arc::new(tls_config()?)), idle })
+        Ok(Connections { tls: tokio_rustls::TlsConnector::from(Arc::new(tls_config()?)), egress, idle })
     }
 
     /// A kept connection that is still open, the most recently used first.
@@ -97,22 +103,42 @@ impl Connections {
     }
 
     pub async fn open(&self, target: &Target) -> Result<Sender, NoConnection> {
-        let failed = |error: std::io::Error| NoConnection(error.to_string());
-        let stream = TcpStream::connect((target.host.as_str(), target.port)).await.map_err(failed)?;
+        let failed = |error: std::io::Error| NoConnection::Failed(error.to_string());
+        let addresses = self.addresses(target).await?;
+        let stream = TcpStream::connect(&addresses[..]).await.map_err(failed)?;
+        // Whatever is between us and them: who answers must be one of those that were looked at.
+        if !stream.peer_addr().is_ok_and(|peer| addresses.contains(&peer)) {
+            return Err(NoConnection::Failed("somebody else answered".into()));
+        }
         // A request is one small write: waiting to fill a packet only adds delay.
         let _ = stream.set_nodelay(true);
         if !target.tls {
             return handshake(stream).await;
         }
         let name = ServerName::try_from(target.host.clone())
-            .map_err(|_| NoConnection("its host is not a name that a certificate can have".into()))?;
+            .map_err(|_| NoConnection::Failed("its host is not a name that a certificate can have".into()))?;
         handshake(self.tls.connect(name, stream).await.map_err(failed)?).await
+    }
+
+    /// What the host is at this moment, if all of it may be called.
+    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, NoConnection> {
+        let Target { tls, host, port } = target;
+        self.egress.check_host(*tls, host, *port).map_err(NoConnection::Blocked)?;
+        let found = tokio::net::lookup_host((host.as_str(), *port)).await;
+        let found: Vec<SocketAddr> = found.map_err(|error| NoConnection::Failed(error.to_string()))?.collect();
+        for address in &found {
+            self.egress.check_address(host, address.ip()).map_err(NoConnection::Blocked)?;
+        }
+        match found.is_empty() {
+            true => Err(NoConnection::Failed("its host has no address".into())),
+            false => Ok(found),
+        }
     }
 }
 
 async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, NoConnection> {
     let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| NoConnection(error.to_string()))?;
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| NoConnection::Failed(error.to_string()))?;
     // It ends with its sender; what goes wrong on it is told to the request that is on it.
     tokio::spawn(async move {
         let _ = connection.await;

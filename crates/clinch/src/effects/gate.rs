@@ -1,18 +1,41 @@
-//! The gate that every outbound act passes: intend, send, conclude. In this order, and nothing else opens a connection.
+//! The gate that every outbound act passes: breaker, place and moment of its partner, get ready, intend, send, conclude. In this order,
+//! and nothing else opens a connection.
 
-use super::http::{HttpCall, HttpClient, Sent};
+use super::act::{Act, Sent, Tools};
+use super::http::HttpClient;
+use super::partner::{Entry, Partners, Visit, Wait};
+use super::script::Scripts;
 use crate::house::House;
-use crate::telemetry::ByOutcome;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
+use clinch_core::integration::Integration;
 use clinch_core::term::{Term, may_begin};
 use clinch_store::{Conclusion, Held, LeaseRef, NewEffect};
 use std::sync::Arc;
 
 pub struct Gate {
     house: House,
-    client: HttpClient,
+    tools: Tools,
+    partners: Partners,
+}
+
+/// What is to be done outside, under which name in the ledger, with whom.
+pub struct Effect<'a> {
+    pub lease: LeaseRef,
+    pub step: &'a Arc<str>,
+    pub partner: &'a Arc<Integration>,
+    pub idempotency: Idempotency,
+}
+
+/// How an act fared at the gate.
+#[derive(Debug)]
+pub enum Passage {
+    Passed(Passed),
+    /// Nothing was intended and nothing sent.
+    Wait(Wait),
+    /// Somebody else has the job; nothing was sent.
+    TakenOver,
 }
 
 /// An effect that was sent, with what is known of it. The conclusion is not on disk yet: the caller writes it, alone or
@@ -26,44 +49,81 @@ pub struct Passed {
 
 impl Gate {
     pub fn new(house: House) -> Result<Gate, String> {
-        Ok(Gate { house, client: HttpClient::new()? })
+        let scripts = Scripts::new(house.versions.directory.clone(), house.stop.clone())?;
+        let tools = Tools { http: HttpClient::new(house.egress.clone())?, scripts };
+        Ok(Gate { house, tools, partners: Partners::new() })
     }
 
-    /// `term` tells how long the lease is surely ours, if it still is. `None`: somebody else has the job; nothing was sent.
+    /// `term` tells how long the lease is surely ours, if it still is.
     pub async fn pass(
         &self,
-        lease: LeaseRef,
-        step: &Arc<str>,
-        class: Idempotency,
-        call: HttpCall,
-        term: impl Fn() -> Option<Term>,
-    ) -> clinch_store::Result<Option<Passed>> {
-        let intent = NewEffect { name: step.clone(), class, at: self.house.clock.now() };
+        effect: Effect<'_>,
+        mut act: Box<dyn Act>,
+        term: impl Fn() -> Option<Term> + Send + Sync,
+    ) -> clinch_store::Result<Passage> {
+        let Effect { lease, step, partner, idempotency } = effect;
+        let visit = match self.enter(partner, lease, &*act).await? {
+            Entry::Enter(visit) => visit,
+            Entry::Wait(wait) => return Ok(Passage::Wait(wait)),
+        };
+        act.get_ready(&self.tools).await;
+        let intent = NewEffect { name: step.clone(), class: idempotency, at: self.house.clock.now() };
         if self.house.insist(|| self.house.store.intend(lease, intent.clone())).await? == Held::Lost {
-            return Ok(None);
+            return Ok(Passage::TakenOver);
         }
         crate::crash::point("after_intend");
+        visit.hold(&self.house).await;
         // The answer may have come late, and to connect takes its time: others may have the job by now.
         let may_begin =
             || term().is_some_and(|term| may_begin(self.house.clock.instant(), term, self.house.store.life()));
-        let sent = self.client.send(call, class, may_begin).await;
+        let sent = act.send(&self.tools, idempotency, &may_begin).await;
         crate::crash::point("after_send");
-        let passed = self.judge(step, class, sent);
-        let outcome = match &passed.conclusion.state {
-            EffectState::Done(_) => "performed",
-            EffectState::Unknown => "unknown",
-            EffectState::NotDone | EffectState::Open => "not_done",
-        };
-        self.house.metrics.effects.get_or_create(&ByOutcome { outcome: outcome.into() }).inc();
-        Ok(Some(passed))
+        self.tell(visit, &sent);
+        let passed = self.judge(step, partner, idempotency, sent);
+        self.house.metrics.effect(&partner.name, idempotency, &passed.conclusion.state);
+        Ok(Passage::Passed(passed))
     }
 
-    fn judge(&self, step: &Arc<str>, class: Idempotency, sent: Sent) -> Passed {
+    /// A question to the partner, which changes nothing there: it is not in the ledger.
+    pub async fn ask(
+        &self,
+        lease: LeaseRef,
+        partner: &Arc<Integration>,
+        question: Box<dyn Act>,
+    ) -> clinch_store::Result<Result<Sent, Wait>> {
+        let visit = match self.enter(partner, lease, &*question).await? {
+            Entry::Enter(visit) => visit,
+            Entry::Wait(wait) => return Ok(Err(wait)),
+        };
+        visit.hold(&self.house).await;
+        let sent = question.send(&self.tools, Idempotency::Natural, &|| true).await;
+        self.tell(visit, &sent);
+        Ok(Ok(sent))
+    }
+
+    async fn enter(&self, partner: &Arc<Integration>, lease: LeaseRef, act: &dyn Act) -> clinch_store::Result<Entry> {
+        self.partners.of(&self.house, partner).enter(&self.house, lease.job, act.timeout()).await
+    }
+
+    fn tell(&self, visit: Visit, sent: &Sent) {
+        match sent {
+            Sent::Answered { receipt, .. } => {
+                visit.tell(&self.house, receipt.status >= 500 || receipt.status == 429 || receipt.status == 408);
+            }
+            Sent::NotSent(_) | Sent::NoAnswer { .. } | Sent::Failed { .. } | Sent::Broken { .. } => {
+                visit.tell(&self.house, true)
+            }
+            // These say nothing of the partner.
+            Sent::TooLate | Sent::Invalid(_) | Sent::Blocked(_) => {}
+        }
+    }
+
+    fn judge(&self, step: &Arc<str>, partner: &Integration, class: Idempotency, sent: Sent) -> Passed {
         let now = self.house.clock.now();
         let (state, result) = match sent {
             Sent::Answered { receipt, retry_after } => {
                 let asked = retry_after.and_then(|text| clinch_core::attempt::read_retry_after(&text, now));
-                match read_status(receipt.status, asked) {
+                match read_status(receipt.status, &partner.retry_on, asked) {
                     None => (EffectState::Done(receipt.clone()), Ok(receipt)),
                     Some((reason, again)) => {
                         let error = format!("step `{step}`: the target answered {}", receipt.status);
@@ -81,13 +141,26 @@ impl Gate {
             }
             Sent::TooLate => {
                 tracing::warn!(
-                    "step `{step}` was not sent: the store was not heard of in time, others may have the job"
+                    "step `{step}` was not sent: the server stops, or the store was not heard of in time and others may have the job"
                 );
                 (EffectState::NotDone, Err(Outcome::Interrupted))
+            }
+            Sent::Blocked(why) => {
+                let failure = Failure::new(Reason::EgressBlocked, format!("step `{step}`: {why}"));
+                (EffectState::NotDone, Err(Outcome::Refused(failure)))
             }
             Sent::Invalid(why) => {
                 let failure = Failure::new(Reason::ConfigError, format!("step `{step}`: {why}"));
                 (EffectState::NotDone, Err(Outcome::Refused(failure)))
+            }
+            Sent::Failed { reason, why } => {
+                let failure = Failure::new(reason, format!("step `{step}` failed: {why}"));
+                (EffectState::NotDone, Err(Outcome::Failed(failure)))
+            }
+            Sent::Broken { reason, why } => {
+                let failure =
+                    Failure::new(reason, format!("step `{step}` was begun, and what it did is not known: {why}"));
+                (EffectState::Unknown, Err(Outcome::Unknown { class, failure }))
             }
             Sent::NoAnswer { timed_out, why } => {
                 let reason = if timed_out { Reason::Timeout } else { Reason::TargetDown };

@@ -1,13 +1,16 @@
 //! One HTTP request outward, and the one thing that matters about it: was it sent, and was it answered.
 
+use super::act::{Act, MayBegin, Sending, Sent, Tools};
 use super::connection::{Connections, NoConnection, Target};
 use bytes::{Bytes, BytesMut};
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
+use clinch_core::egress::Egress;
 use clinch_core::key::IdempotencyKey;
 use http::header::{HOST, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -22,26 +25,18 @@ pub struct HttpCall {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub timeout: Duration,
-    pub key: IdempotencyKey,
+    /// Our key, in the header that the target knows it by.
+    pub key: Option<(HeaderName, IdempotencyKey)>,
 }
 
-#[derive(Debug)]
-pub enum Sent {
-    Answered {
-        receipt: Receipt,
-        retry_after: Option<String>,
-    },
-    /// No byte of it left.
-    NotSent(String),
-    /// No byte of it left, because it was too late to begin.
-    TooLate,
-    /// It may or may not have arrived.
-    NoAnswer {
-        timed_out: bool,
-        why: String,
-    },
-    /// It could not be made into a request at all.
-    Invalid(String),
+impl Act for HttpCall {
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {
+        Box::pin(tools.http.send(*self, class, may_begin))
+    }
 }
 
 /// Where a failed exchange stands: whether the request can be tried on another connection is exactly whether it was sent.
@@ -57,12 +52,11 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    pub fn new() -> Result<HttpClient, String> {
-        Ok(HttpClient { connections: Connections::new()? })
+    pub fn new(egress: Arc<Egress>) -> Result<HttpClient, String> {
+        Ok(HttpClient { connections: Connections::new(egress)? })
     }
 
-    /// `may_begin` is asked when everything is ready and before the first byte: to connect takes its time.
-    pub async fn send(&self, call: HttpCall, class: Idempotency, may_begin: impl Fn() -> bool) -> Sent {
+    pub async fn send(&self, call: HttpCall, class: Idempotency, may_begin: MayBegin<'_>) -> Sent {
         let deadline = Instant::now() + call.timeout;
         let Some(target) = Target::of(&call.uri) else {
             return Sent::Invalid("its url is neither http:// nor https:// with a host".into());
@@ -74,7 +68,7 @@ impl HttpClient {
         // arrived: fatal where it must not be repeated. Such requests get a connection of their own.
         if class.may_send_again() {
             while let Some(kept) = self.connections.take(&target) {
-                match self.exchange(kept, &target, request, deadline, &may_begin).await {
+                match self.exchange(kept, &target, request, deadline, may_begin).await {
                     Ok(sent) => return sent,
                     Err(Broken::Unsent(back)) => request = *back,
                     Err(Broken::TooLate) => return Sent::TooLate,
@@ -86,10 +80,11 @@ impl HttpClient {
             tokio::time::timeout_at(deadline.min(Instant::now() + CONNECT_TIMEOUT), self.connections.open(&target));
         let fresh = match opened.await {
             Ok(Ok(fresh)) => fresh,
-            Ok(Err(NoConnection(why))) => return Sent::NotSent(why),
+            Ok(Err(NoConnection::Failed(why))) => return Sent::NotSent(why),
+            Ok(Err(NoConnection::Blocked(why))) => return Sent::Blocked(why.to_string()),
             Err(_) => return Sent::NotSent("no connection in time".into()),
         };
-        match self.exchange(fresh, &target, request, deadline, &may_begin).await {
+        match self.exchange(fresh, &target, request, deadline, may_begin).await {
             Ok(sent) => sent,
             Err(Broken::TooLate) => Sent::TooLate,
             Err(Broken::Unsent(_)) => Sent::NotSent("the connection was closed at once".into()),
@@ -103,7 +98,7 @@ impl HttpClient {
         target: &Target,
         request: Request<Full<Bytes>>,
         deadline: Instant,
-        may_begin: &impl Fn() -> bool,
+        may_begin: MayBegin<'_>,
     ) -> Result<Sent, Broken> {
         // A kept connection may still be putting away its last answer, or be closed by now.
         if !matches!(tokio::time::timeout_at(deadline, sender.ready()).await, Ok(Ok(()))) {
@@ -153,14 +148,15 @@ async fn read(answer: Response<Incoming>, deadline: Instant) -> (Receipt, bool) 
 
 fn request(call: HttpCall) -> Option<Request<Full<Bytes>>> {
     let host = HeaderValue::from_str(call.uri.authority()?.as_str()).ok()?;
-    let key = HeaderValue::from_str(call.key.as_str()).ok()?;
     let mut request = Request::new(Full::new(call.body));
     *request.method_mut() = call.method;
     *request.uri_mut() = call.uri.into_parts().path_and_query.map_or_else(|| Uri::from_static("/"), Uri::from);
     *request.headers_mut() = call.headers;
     let headers = request.headers_mut();
     headers.insert(HOST, host);
-    headers.insert("idempotency-key", key);
+    if let Some((name, key)) = &call.key {
+        headers.insert(name, HeaderValue::from_str(key.as_str()).ok()?);
+    }
     headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(concat!("clinch/", env!("CARGO_PKG_VERSION"))));
     Some(request)
 }

@@ -1,8 +1,14 @@
 //! The door out: the only place from which bytes leave. Used by `worker` alone.
 
+mod act;
 mod connection;
 mod gate;
 mod http;
+mod partner;
+mod script;
 
-pub use gate::{Gate, Passed};
-pub use http::{HttpCall, Sent};
+pub use act::{Act, Sent};
+pub use gate::{Effect, Gate, Passage, Passed};
+pub use http::HttpCall;
+pub use partner::Wait;
+pub use script::{Home, ScriptCall};

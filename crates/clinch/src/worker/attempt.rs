@@ -2,8 +2,8 @@
 
 use super::lease::Leases;
 use super::scope::Scope;
-use super::steps;
-use crate::effects::Gate;
+use super::steps::{self, Outward};
+use crate::effects::{Effect, Gate, Passage, Sent, Wait};
 use crate::house::House;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
 use clinch_core::attempt::{Failure, Outcome, Past, verdict};
@@ -16,7 +16,7 @@ use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
 use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::{Action, Step, Worker};
+use clinch_core::worker::{Step, Worker};
 use clinch_store::{Claim, Conclusion, Held, Settlement};
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,6 +158,7 @@ async fn run_step(
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<StepEnd> {
     let name = &step.name;
+    scope.begin(name);
     let missing =
         |error: BadExpr| StepEnd::Over(End::refused(Reason::MissingData, format!("step `{name}`: {error}"), name));
     match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
@@ -165,34 +166,96 @@ async fn run_step(
         Some(Ok(false)) => return Ok(StepEnd::LeftOut),
         Some(Err(error)) => return Ok(missing(error)),
     }
-    let Action::Http(action) = &step.action else {
+    let Some(action) = steps::outward(&step.action) else {
         let why = format!("step `{name}` is of a kind that this version cannot run");
         return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
     };
     let past = claim.effects.iter().find(|effect| *effect.name == **name);
-    match leave(past, action.idempotency) {
+    match leave(past, action.promise(), house.clock.now()) {
         Leave::Send => {}
         Leave::Ask => return Ok(StepEnd::Over(ask(house, name))),
+        Leave::LookUp => match look_up(house, gate, claim, step, action, scope).await? {
+            Found::NotDone => {}
+            Found::Over(end) => return Ok(end),
+        },
         Leave::Skip(receipt) => {
             let layer = ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() };
             house.metrics.short_circuits.get_or_create(&layer).inc();
             return Ok(StepEnd::DoneBefore(receipt));
         }
     }
-    let call = match steps::http::plan(action, name, claim, payload, scope) {
-        Ok(call) => call,
+    let act = match action.plan(name, claim, payload, scope) {
+        Ok(act) => act,
         Err(error) => return Ok(missing(error)),
     };
     let began = house.clock.now();
     let term = || leases.term(claim.lease);
-    let Some(passed) = gate.pass(claim.lease, name, action.idempotency, call, term).await? else {
-        return Ok(StepEnd::TakenOver);
+    let idempotency = action.promise().idempotency;
+    let effect = Effect { lease: claim.lease, step: name, partner: action.partner(), idempotency };
+    let passed = match gate.pass(effect, act, term).await? {
+        Passage::Passed(passed) => passed,
+        Passage::Wait(Wait { until, waits }) => {
+            return Ok(StepEnd::Over(End::of(Outcome::PutOff { until, waits }, name)));
+        }
+        Passage::TakenOver => return Ok(StepEnd::TakenOver),
     };
     count_step(house, claim, name, &passed.conclusion.state, began);
     Ok(match passed.result {
         Ok(receipt) => StepEnd::Done(receipt, passed.conclusion),
         Err(outcome) => StepEnd::Over(End { outcome, step: name.into(), conclusion: Some(passed.conclusion) }),
     })
+}
+
+/// What the partner says of an effect whose answer was lost.
+enum Found {
+    NotDone,
+    /// It was done, or it could not be found out.
+    Over(StepEnd),
+}
+
+async fn look_up(
+    house: &House,
+    gate: &Gate,
+    claim: &Claim,
+    step: &Step,
+    action: &dyn Outward,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<Found> {
+    let name = &step.name;
+    let over = |outcome| Ok(Found::Over(StepEnd::Over(End::of(outcome, name))));
+    let failed = |reason, why: String| {
+        Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
+    };
+    let (Some(lookup), Some(question)) = (&action.promise().lookup, action.question(scope)) else {
+        return Ok(Found::Over(StepEnd::Over(ask(house, name))));
+    };
+    let question = match question {
+        Ok(question) => question,
+        Err(error) => return over(failed(Reason::MissingData, format!("what to ask is not known: {error}"))),
+    };
+    let (receipt, done) = match gate.ask(claim.lease, action.partner(), question).await? {
+        Err(Wait { until, waits }) => return over(Outcome::PutOff { until, waits }),
+        Ok(Sent::Answered { receipt, .. }) if receipt.status < 500 && receipt.status != 429 => {
+            match lookup.is_done(&receipt, scope.names().clone()) {
+                Ok(done) => (receipt, done),
+                Err(error) => return over(failed(Reason::UnknownOutcome, format!("its answer says nothing: {error}"))),
+            }
+        }
+        Ok(Sent::Answered { receipt, .. }) => {
+            return over(failed(
+                Reason::UnknownOutcome,
+                format!("to the lookup the target answered {}", receipt.status),
+            ));
+        }
+        Ok(_) => return over(failed(Reason::UnknownOutcome, "the lookup was not answered".into())),
+    };
+    tracing::info!(job.id = %claim.lease.job, "step `{name}`: the lookup says that it was {}done", if done { "" } else { "not " });
+    if !done {
+        return Ok(Found::NotDone);
+    }
+    let conclusion =
+        Conclusion { name: name.clone(), state: EffectState::Done(receipt.clone()), at: house.clock.now() };
+    Ok(Found::Over(StepEnd::Done(receipt, conclusion)))
 }
 
 /// What cannot be read is not run with something else. What another node may be able to read is left to it.

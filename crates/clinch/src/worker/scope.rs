@@ -4,10 +4,12 @@ use crate::house::House;
 use clinch_core::config::Workspace;
 use clinch_core::effect::Receipt;
 use clinch_core::expr;
+use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
 use clinch_core::source::{Content, Source};
 use clinch_store::Claim;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 pub struct Scope<'a> {
     claim: &'a Claim,
@@ -16,11 +18,12 @@ pub struct Scope<'a> {
     house: &'a House,
     names: Option<expr::Scope>,
     outputs: Vec<(String, Value)>,
+    step: Option<Arc<str>>,
 }
 
 impl<'a> Scope<'a> {
     pub fn new(house: &'a House, claim: &'a Claim, payload: &'a Payload, workspace: &'a Workspace) -> Self {
-        Scope { claim, payload, workspace, house, names: None, outputs: Vec::new() }
+        Scope { claim, payload, workspace, house, names: None, outputs: Vec::new(), step: None }
     }
 
     /// What the event's bytes are, as far as is known.
@@ -44,11 +47,27 @@ impl<'a> Scope<'a> {
         self.outputs.push(step);
     }
 
+    /// The step that is run now, as `step.name` and `step.key`, under which its effect travels.
+    pub fn begin(&mut self, step: &Arc<str>) {
+        self.step = Some(step.clone());
+        if let Some(names) = &mut self.names {
+            names.insert("step".into(), step_names(self.claim, step));
+        }
+    }
+
     pub fn names(&mut self) -> &expr::Scope {
         let (claim, payload, workspace, outputs) = (self.claim, self.payload, self.workspace, &self.outputs);
-        let house = self.house;
-        self.names.get_or_insert_with(|| build(house, claim, payload, workspace, outputs))
+        let (house, step) = (self.house, &self.step);
+        self.names.get_or_insert_with(|| {
+            let mut names = build(house, claim, payload, workspace, outputs);
+            names.extend(step.iter().map(|step| ("step".to_string(), step_names(claim, step))));
+            names
+        })
     }
+}
+
+fn step_names(claim: &Claim, step: &str) -> Value {
+    json!({"name": step, "key": IdempotencyKey::of(claim.lease.job, step).as_str()})
 }
 
 fn build(

@@ -34,7 +34,6 @@ async fn i2_the_tutorials_workspace_loads_unchanged_and_is_refused_by_name_where
     assert!(problems.iter().all(|problem| problem.code == Code::NotYet && problem.help.is_some()), "{problems:#?}");
     let told = told(&files, &problems);
     let expected = [
-        ("workers/contact-upsert.yml:16:5", "uses", "step `upsert` uses `node:18` scripts"),
         ("workers/replay-dlq.yml:4:1", "schedule", "worker `replay-contact-dlq` runs on a schedule"),
         ("workers/replay-dlq.yml:8:5", "queue_pull", "step `pull-batch` uses `queue_pull`"),
         ("workers/replay-dlq.yml:12:5", "foreach", "step `requeue` uses `foreach`"),

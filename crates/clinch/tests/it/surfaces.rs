@@ -305,8 +305,8 @@ async fn j1_metrics_count_what_happened() {
     check(r#"clinch_jobs_finished_total{flow="orders",outcome="success"}"#, 1.0);
     check(r#"clinch_jobs_finished_total{flow="orders",outcome="dead_letter"}"#, 1.0);
     check(r#"clinch_retries_scheduled_total{flow="orders",step="charge",reason="target_down"}"#, 1.0);
-    check(r#"clinch_effects_total{outcome="performed"}"#, 1.0);
-    check(r#"clinch_effects_total{outcome="not_done"}"#, 2.0);
+    check(r#"clinch_effects_total{integration="127.0.0.1",outcome="performed"}"#, 1.0);
+    check(r#"clinch_effects_total{integration="127.0.0.1",outcome="not_done"}"#, 2.0);
     check(r#"clinch_dlq_jobs{flow="orders",reason="rejected_by_target"}"#, 1.0);
     check(r#"clinch_job_end_to_end_seconds_count{flow="orders",outcome="success"}"#, 1.0);
     check(r#"clinch_intake_body_bytes_count{source="orders"}"#, 2.0);

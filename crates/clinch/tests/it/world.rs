@@ -83,6 +83,14 @@ impl World {
         world
     }
 
+    /// With an intake at this address.
+    pub async fn listening(at: &str, files: &[(&str, &str)]) -> World {
+        let usual = [("queues.yml", QUEUES), ("flows/orders.yml", FLOW), ("workers/charge.yml", WORKER)];
+        let mut world = World::unopened(&[&usual, files].concat()).await;
+        world.open_with(Options { listen: Some(at.parse().unwrap()), ..world.options(Roles::ALL) }).await;
+        world
+    }
+
     /// Everything is written down and nothing is started.
     async fn unopened(files: &[(&str, &str)]) -> World {
         let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
@@ -412,7 +420,7 @@ impl Target {
     }
 
     pub fn calls_at(&self, path: &str) -> Vec<Call> {
-        self.calls().into_iter().filter(|call| call.path == path).collect()
+        self.calls().into_iter().filter(|call| bare(&call.path) == path).collect()
     }
 
     /// Waits until so many calls have come.
@@ -423,10 +431,15 @@ impl Target {
     }
 }
 
+/// A path without its question.
+fn bare(path: &str) -> &str {
+    path.split('?').next().unwrap_or(path)
+}
+
 impl Desk {
     fn next_reply(&self, path: &str) -> Reply {
         let mut script = self.script.lock().unwrap();
-        match script.get_mut(path) {
+        match script.get_mut(bare(path)) {
             None => OK,
             Some(replies) if replies.len() > 1 => replies.pop_front().unwrap(),
             Some(replies) => replies.front().cloned().unwrap_or(OK),

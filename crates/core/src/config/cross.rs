@@ -21,6 +21,8 @@ pub(super) struct Parts<'a> {
     pub texts: HashMap<&'a str, &'a str>,
     /// The names below `kv:` of the settings.
     pub kv: Vec<Spot<String>>,
+    /// The names below `integrations:` of the settings.
+    pub integrations: Vec<Spot<String>>,
     /// Of the settings, and of flows.
     pub sources: Vec<SourceFile>,
     /// By name; `None` for one that cannot be used.
@@ -48,6 +50,7 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(unknown_sources(parts));
     found.extend(unused_sources(parts));
     found.extend(unknown_schemas(parts));
+    found.extend(unknown_integrations(parts));
     found
 }
 
@@ -302,6 +305,28 @@ fn unknown_sources(parts: &Parts<'_>) -> Vec<Problem> {
         at(
             named,
             match nearest(&named.value, known()) {
+                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
+                None => problem.help(add),
+            },
+        )
+    };
+    unknown.map(problem).collect()
+}
+
+fn unknown_integrations(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.settings_unread {
+        return Vec::new();
+    }
+    let known = || parts.integrations.iter().map(|integration| integration.value.as_str());
+    let called = parts.workers.iter().flat_map(|worker| &worker.called);
+    let unknown = called.filter(|called| !known().any(|name| name == called.value));
+    let problem = |called: &Spot<String>| {
+        let said = format!("integration `{}` is not defined", called.value);
+        let problem = Problem::error(Code::UnknownIntegration, called.span, said).label("unknown integration");
+        let add = format!("add to clinch.yml, below `integrations:`:\n  {}:\n    base_url: https://…", called.value);
+        at(
+            called,
+            match nearest(&called.value, known()) {
                 Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
                 None => problem.help(add),
             },

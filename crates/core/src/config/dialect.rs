@@ -3,6 +3,7 @@
 
 use super::shape::{Choose, Field, Kind, Need, Shape};
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
+use crate::script::{MEMORY_MAX, MEMORY_MIN};
 use crate::signature::settings::KNOWN;
 use crate::worker::CONCURRENCY_MAX;
 use std::time::Duration;
@@ -26,7 +27,9 @@ pub(super) const METHODS_IN: &[&str] = &["POST", "PUT", "PATCH"];
 pub(super) const METHODS_OUT: &[&str] = &["POST", "GET", "PUT", "PATCH", "DELETE"];
 pub(super) const STRATEGIES: &[&str] = &["exponential", "linear", "fixed"];
 pub(super) const JITTERS: &[&str] = &["full", "equal", "none"];
-pub(super) const IDEMPOTENCIES: &[&str] = &["header", "natural", "none"];
+pub(super) const IDEMPOTENCIES: &[&str] = &["header", "lookup", "natural", "none"];
+pub(super) const ON_UNKNOWN: &[&str] = &["ask", "retry"];
+pub(super) const ISOLATIONS: &[&str] = &["warm", "process"];
 pub(super) const ATTEMPTS_MAX: i64 = 10_000;
 const BASE_MS_MAX: i64 = 86_400_000;
 const MULTIPLIER_MAX: f64 = 1_000.0;
@@ -56,6 +59,12 @@ pub(super) static SETTINGS: Shape = Shape {
             may("kv", Kind::Named(&KV), "Key stores that installations share, by the name after `kv:`."),
             may("masking", Kind::Map(&MASKING), "What people and logs do not get to see, besides the usual."),
             may("sources", Kind::Named(&SOURCE), "Who sends, by a name that flows say after `source:`."),
+            may("egress", Kind::Map(&EGRESS), "Where steps may call, besides the open network."),
+            may(
+                "integrations",
+                Kind::Named(&INTEGRATION),
+                "Who is called, by a name that steps say after `integration:`.",
+            ),
         ],
     ],
     choices: &[],
@@ -127,6 +136,127 @@ static KV: Shape = Shape {
     choices: &[],
 };
 
+static EGRESS: Shape = Shape {
+    name: "egress",
+    doc: "Where steps may call, besides the open network over TLS at port 443.",
+    fields: &[&[may(
+        "allow",
+        Kind::List(&Kind::Place),
+        "Hosts and networks that are inside, or are called without TLS or at another port.",
+    )]],
+    choices: &[],
+};
+
+static INTEGRATION: Shape = Shape {
+    name: "integration",
+    doc: "Who is called: where it is, how much it bears, and what it does with a call that it has seen.",
+    fields: &[
+        &[
+            may("base_url", Kind::Url, "What a `url` that begins with `/` is appended to."),
+            may("auth", Kind::Map(&AUTH), "How clinch proves who it is."),
+            may("headers", Kind::Headers, "Sent with every call; values may have templates."),
+            may("key_header", Kind::Text, "The header that our key travels in; Idempotency-Key if not given."),
+            may("timeout", span(MILLISECOND), "How long it may take; 30s if not given."),
+            may(
+                "concurrency",
+                Kind::Int { min: 1, max: crate::integration::CONCURRENCY_MAX as i64 },
+                "How many calls at once, on each node.",
+            ),
+            may("rate", Kind::Rate, "How many calls in what time, on all nodes together, such as `100/10s`."),
+            may("jitter", Kind::Spread, "A pause before each call, such as `200-600ms`."),
+            may("rate_limit", Kind::Map(&RATE_LIMIT), "`rate` and `jitter` in the words of a step."),
+            may(
+                "breaker",
+                Kind::Or(&Kind::Choice(&["none"]), &Kind::Map(&BREAKER)),
+                "When it is left alone; when half of 20 calls in 30s fail if not given.",
+            ),
+            may(
+                "retry_on",
+                Kind::Statuses,
+                "The answers after which a call is tried again; 408, 425, 429 and 500-599 if not given.",
+            ),
+            may("class", Kind::Choice(super::integration::CLASSES), "What its effects are; create if not given."),
+        ],
+        PROMISE,
+    ],
+    choices: &[
+        Choose { keys: &["rate", "rate_limit"], need: Need::Optional, none: "", two: "both are the rate", help: "" },
+        Choose { keys: &["jitter", "rate_limit"], need: Need::Optional, none: "", two: "both are the pause", help: "" },
+    ],
+};
+
+/// What a partner does with a call that it has seen. A step's word wins over its integration's.
+const PROMISE: &[Field] = &[
+    may(
+        "idempotency",
+        Kind::Choice(IDEMPOTENCIES),
+        "What the target does with a request it has seen; none if not given.",
+    ),
+    may("honoured_for", span(SECOND), "How long the target honours our key; for ever if not given."),
+    may("lookup", Kind::Map(&LOOKUP), "How to ask whether it was done."),
+];
+
+static LOOKUP: Shape = Shape {
+    name: "lookup",
+    doc: "A question to the target, for when an answer was lost.",
+    fields: &[&[
+        may("method", Kind::Choice(METHODS_OUT), "GET if not given."),
+        must("url", Kind::UrlOrPath, "http://, https://, or a path of the integration; may have templates."),
+        may("headers", Kind::Headers, "Names and values; values may have templates."),
+        must("done", Kind::AnswerExpr, "True when `answer.status` and `answer.body` say that it was done."),
+    ]],
+    choices: &[],
+};
+
+static AUTH: Shape = Shape {
+    name: "auth",
+    doc: "How clinch proves who it is.",
+    fields: &[&[
+        may("bearer", Kind::Secret, "A token: `${secrets.NAME}`."),
+        may("basic", Kind::Map(&BASIC), "A user and a password."),
+    ]],
+    choices: &[Choose {
+        keys: &["bearer", "basic"],
+        need: Need::Required,
+        none: "this says nothing",
+        two: "both prove who clinch is",
+        help: "add `bearer: ${secrets.NAME}`; another header goes below `headers:`",
+    }],
+};
+
+static BASIC: Shape = Shape {
+    name: "basic_auth",
+    doc: "A user and a password.",
+    fields: &[&[
+        must("user", Kind::Text, "The user; may be a secret."),
+        must("password", Kind::Secret, "`${secrets.NAME}`."),
+    ]],
+    choices: &[],
+};
+
+static RATE_LIMIT: Shape = Shape {
+    name: "rate_limit",
+    doc: "How fast it may go.",
+    fields: &[&[
+        must("per_integration", Kind::Rate, "How many calls in what time, such as `5/min`."),
+        may("jitter", Kind::Spread, "A pause before each call, such as `200-600ms`."),
+    ]],
+    choices: &[],
+};
+
+static BREAKER: Shape = Shape {
+    name: "breaker",
+    doc: "When a partner is left alone, and for how long.",
+    fields: &[&[
+        may("errors_percent", Kind::Int { min: 1, max: 100 }, "From this share of failed calls on; 50 if not given."),
+        may("window", span(SECOND), "Of the calls of so long; 30s if not given."),
+        may("min_calls", Kind::Int { min: 1, max: 1_000_000 }, "With fewer nothing is concluded; 20 if not given."),
+        may("open_for", span(SECOND), "How long it is left alone before a probe; 30s if not given."),
+        may("probes", Kind::Int { min: 1, max: 1_000 }, "How many probes in a row must succeed; 3 if not given."),
+    ]],
+    choices: &[],
+};
+
 static SOURCE: Shape = Shape {
     name: "source",
     doc: "Who sends, how that is proven, and what of a request becomes an event.",
@@ -134,7 +264,11 @@ static SOURCE: Shape = Shape {
         &[may("path", Kind::Path, "Begins with `/`, matched whole; `/in/NAME` if not given.")],
         EDGE,
         &[
-            may("body_max", Kind::Size { max: BODY_BYTES_MAX }, "The largest body; 1MiB if not given, 10MiB at most."),
+            may(
+                "body_max",
+                Kind::Size { min: 1, max: BODY_BYTES_MAX },
+                "The largest body; 1MiB if not given, 10MiB at most.",
+            ),
             may("tenant_from", Kind::KeyPart, "Whose event it is: `header:NAME` or `body:/json/pointer`."),
             may(
                 "store",
@@ -363,7 +497,11 @@ static HTTP_TRIGGER: Shape = Shape {
         &[
             must("path", Kind::Path, "Begins with `/`, matched whole."),
             may("method", Kind::Choice(METHODS_IN), "POST if not given."),
-            may("body_max", Kind::Size { max: BODY_BYTES_MAX }, "The largest body; 1MiB if not given, 10MiB at most."),
+            may(
+                "body_max",
+                Kind::Size { min: 1, max: BODY_BYTES_MAX },
+                "The largest body; 1MiB if not given, 10MiB at most.",
+            ),
             may("tenant_from", Kind::KeyPart, "Whose delivery it is: `header:NAME` or `body:/json/pointer`."),
             may("idempotency", Kind::Map(&DEDUP), "How a delivery is recognised that was seen before."),
         ],
@@ -431,6 +569,7 @@ static FLOW_STEP: Shape = Shape {
             may("queue", Kind::Map(&ENQUEUE), "The queue that gets a job."),
             may("http", Kind::Tree, "Not run yet at the edge."),
         ],
+        SCRIPT,
         LATER,
     ],
     choices: &[NAME_CHOICE, one_action("add `queue:` and below it `name: QUEUE`")],
@@ -532,6 +671,7 @@ static WORKER_STEP: Shape = Shape {
             may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
             may("queue", Kind::Tree, "Another queue. Not run yet."),
         ],
+        SCRIPT,
         LATER,
     ],
     choices: &[NAME_CHOICE, one_action("add `http:` and below it `url: https://…`")],
@@ -540,19 +680,18 @@ static WORKER_STEP: Shape = Shape {
 static HTTP_ACTION: Shape = Shape {
     name: "http_step",
     doc: "A request to a target.",
-    fields: &[&[
-        may("method", Kind::Choice(METHODS_OUT), "POST if not given."),
-        must("url", Kind::Url, "http:// or https://; may have templates."),
-        may("headers", Kind::Headers, "Names and values; values may have templates."),
-        may("body_from", Kind::Expr, "`body` for the event's bytes, or an expression whose value is sent as JSON."),
-        may("body", Kind::Body, "A text with templates, or a tree that is sent as JSON."),
-        may("timeout", span(MILLISECOND), "How long the target may take; 30s if not given."),
-        may(
-            "idempotency",
-            Kind::Choice(IDEMPOTENCIES),
-            "What the target does with a request it has seen; none if not given.",
-        ),
-    ]],
+    fields: &[
+        &[
+            may("integration", Kind::Name, "The integration of `clinch.yml` that is called."),
+            may("method", Kind::Choice(METHODS_OUT), "POST if not given."),
+            must("url", Kind::UrlOrPath, "http://, https://, or a path of the integration; may have templates."),
+            may("headers", Kind::Headers, "Names and values; values may have templates."),
+            may("body_from", Kind::Expr, "`body` for the event's bytes, or an expression whose value is sent as JSON."),
+            may("body", Kind::Body, "A text with templates, or a tree that is sent as JSON."),
+            may("timeout", span(MILLISECOND), "How long the target may take; 30s if not given."),
+        ],
+        PROMISE,
+    ],
     choices: &[Choose {
         keys: &["body_from", "body"],
         need: Need::Optional,
@@ -592,15 +731,34 @@ pub(super) const ACTIONS: &[&str] = &[
 pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
 
 /// These say more about `uses` and `run`.
-pub(super) const DETAILS: &[&str] = &["with", "env", "script", "on_unknown"];
+pub(super) const DETAILS: &[&str] = &["with", "env", "script", "on_unknown", "timeout", "memory", "isolation"];
+
+/// A script and what it may do.
+const SCRIPT: &[Field] = &[
+    may("uses", Kind::Runtime, "The runtime of a script: `node:18` (18 or newer), `python:3`, `bash`."),
+    may("script", Kind::Text, "What the runtime runs; `import`s are relative to the workspace."),
+    may("env", Kind::Env, "More for its environment; values may have templates and secrets."),
+    may(
+        "on_unknown",
+        Kind::Choice(ON_UNKNOWN),
+        "When it is not known whether it was done: ask a person, or retry with the same key; ask if not given.",
+    ),
+    may("timeout", span(MILLISECOND), "How long it may take; 30s if not given."),
+    may(
+        "memory",
+        Kind::Size { min: MEMORY_MIN, max: MEMORY_MAX },
+        "What its process may hold in memory; 512MiB if not given.",
+    ),
+    may(
+        "isolation",
+        Kind::Choice(ISOLATIONS),
+        "`process` for a process of its own; otherwise one process runs many jobs, one after the other.",
+    ),
+];
 
 const LATER: &[Field] = &[
-    may("uses", Kind::Tree, "A runtime for a script, such as `node:18`. Not run yet."),
-    may("script", Kind::Tree, "What the runtime runs."),
-    may("env", Kind::Tree, "The environment of a script."),
     may("run", Kind::Tree, "A named action. Not run yet."),
     may("with", Kind::Tree, "What an action is given."),
-    may("on_unknown", Kind::Tree, "What to do when it is not known whether it was done."),
     may("sql", Kind::Tree, "A statement for a database. Not run yet."),
     may("queue_pull", Kind::Tree, "Takes jobs from a queue. Not run yet."),
     may("foreach", Kind::Tree, "Runs the step for each of a list. Not run yet."),

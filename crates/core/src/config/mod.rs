@@ -6,6 +6,7 @@
 mod cross;
 mod dialect;
 mod flow_file;
+mod integration;
 pub(crate) mod nearest;
 pub mod problem;
 mod queues_file;
@@ -25,12 +26,15 @@ mod tests;
 pub use problem::{Code, Problem, Severity, Span, position};
 pub use schema::json_schema;
 
+use crate::egress::Allowed;
 use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
+use crate::integration::Integration;
 use crate::mask::Rules;
 use crate::schema::Schema;
+use crate::script::Runtime;
 use crate::source::{Proof, Source};
-use crate::worker::{Trigger, Worker};
+use crate::worker::{Action, Trigger, Worker};
 use aws_lc_rs::digest;
 use cross::Parts;
 use data_encoding::HEXLOWER;
@@ -101,11 +105,21 @@ pub struct Workspace {
     pub workers: Vec<Worker>,
     /// Those of `clinch.yml`, and the flows' own.
     pub sources: Vec<Source>,
+    pub integrations: Vec<Arc<Integration>>,
     /// `schemas/*.json`, by name.
     schemas: BTreeMap<String, Arc<Schema>>,
     /// The names of every secret that some step reads.
     pub secrets: BTreeSet<String>,
+    /// The runtimes that its scripts need, and where they say so.
+    pub runtimes: Vec<NeededRuntime>,
     refusals: Vec<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeededRuntime {
+    pub runtime: Runtime,
+    pub file: String,
+    pub span: Span,
 }
 
 impl Workspace {
@@ -117,8 +131,24 @@ impl Workspace {
         self.flows.iter().find(|flow| flow.name == name)
     }
 
+    pub fn integration(&self, name: &str) -> Option<&Arc<Integration>> {
+        self.integrations.iter().find(|integration| *integration.name == *name)
+    }
+
     pub fn schema(&self, name: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(name)
+    }
+
+    /// Everybody whom its steps may call.
+    pub fn partners(&self) -> impl Iterator<Item = &Arc<Integration>> {
+        let called = self.workers.iter().flat_map(|worker| &worker.steps).filter_map(|step| match &step.action {
+            Action::Http(http) => Some(&http.partner),
+            Action::Script(script) => Some(&script.partner),
+            Action::NotYet(_) => None,
+        });
+        let mut all: BTreeMap<&str, &Arc<Integration>> = called.map(|partner| (&*partner.name, partner)).collect();
+        all.extend(self.integrations.iter().map(|partner| (&*partner.name, partner)));
+        all.into_values()
     }
 
     /// Whether the jobs of a queue belong to different tenants or groups.
@@ -195,6 +225,8 @@ pub struct Settings {
     pub masking: Rules,
     /// Nothing is said: the key file of an embedded store.
     pub encryption: Option<Encryption>,
+    /// Places inside that steps may call all the same.
+    pub egress: Vec<Allowed>,
     pub kv: Vec<SharedStore>,
 }
 
@@ -286,6 +318,7 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
     let mut found = Found::default();
     let mut parts = Parts {
         kv: Vec::new(),
+        integrations: Vec::new(),
         sources: Vec::new(),
         schemas: BTreeMap::new(),
         settings_unread: false,
@@ -296,7 +329,10 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
         queues_unread: false,
         workers_unread: false,
     };
-    for (path, text) in &files.0 {
+    // The settings first: steps name what is in them.
+    let (settings, others): (Vec<_>, Vec<_>) =
+        files.0.iter().partition(|(path, _)| FileKind::of(path) == Some(FileKind::Settings));
+    for (path, text) in settings.into_iter().chain(others) {
         let mut report = Report::new(path, text);
         found.read_file(&mut report, &mut parts);
         found.problems.extend(report.problems);
@@ -309,6 +345,7 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
 #[derive(Default)]
 struct Found {
     settings: Settings,
+    integrations: Vec<Arc<Integration>>,
     problems: Vec<Problem>,
     refusals: Vec<Problem>,
     /// The files that may be there once, by what they are.
@@ -338,6 +375,7 @@ impl Found {
             FileKind::Settings => {
                 let file = settings_file::read(&root, report);
                 (self.settings, parts.kv) = (file.settings, file.kv);
+                (self.integrations, parts.integrations) = (file.integrations, file.integration_names);
                 parts.sources.extend(file.sources);
             }
             FileKind::Queues => parts.queues = Some(queues_file::read(&root, report)),
@@ -348,7 +386,7 @@ impl Found {
                 parts.flows.push(flow);
             }
             FileKind::Worker => {
-                let mut worker = worker_file::read(&root, report);
+                let mut worker = worker_file::read(&root, &self.integrations, report);
                 self.refuse(report, std::mem::take(&mut worker.refusals));
                 parts.workers.push(worker);
             }
@@ -374,16 +412,23 @@ impl Found {
         if has_errors {
             return Err(self.problems);
         }
+        let needed = parts.workers.iter().flat_map(|file| &file.runtimes);
+        let runtimes =
+            needed.map(|spot| NeededRuntime { runtime: spot.value, file: spot.file.clone(), span: spot.span });
+        let runtimes = runtimes.collect();
         let workers: Vec<Worker> = parts.workers.into_iter().filter_map(|file| file.worker).collect();
         let shared = self.settings.kv.iter().flat_map(SharedStore::secrets);
+        let partners = self.integrations.iter().flat_map(|partner| partner.templates().flat_map(Template::secrets));
         let workspace = Workspace {
-            secrets: workers.iter().flat_map(worker_file::secrets).chain(shared).collect(),
+            secrets: workers.iter().flat_map(worker_file::secrets).chain(shared).chain(partners).collect(),
             settings: self.settings,
+            integrations: self.integrations.clone(),
             queues: parts.queues.map(|file| file.queues).unwrap_or_default(),
             flows: parts.flows.into_iter().filter_map(|file| file.flow).collect(),
             workers,
             sources: parts.sources.into_iter().filter_map(|file| file.source).collect(),
             schemas: parts.schemas.into_iter().filter_map(|(name, schema)| Some((name, schema?))).collect(),
+            runtimes,
             refusals: self.refusals,
         };
         Ok((workspace, self.problems))

@@ -157,6 +157,12 @@ codes! {
     BadRate = "CL0150", "a rate cannot be read";
     BadMoment = "CL0151", "a moment cannot be read";
     BadType = "CL0152", "a type of events cannot be read";
+    BadSpread = "CL0160", "a pause between two lengths cannot be read";
+    BadStatuses = "CL0161", "a list of statuses cannot be read";
+    BadAllowed = "CL0163", "a place that may be called cannot be read";
+    UnknownIntegration = "CL0162", "an integration is named that is not there";
+    BadEnv = "CL0170", "a variable cannot be given to a script";
+    NoRuntime = "CL0171", "the runtime of a script is not installed";
 }
 
 impl fmt::Display for Code {

@@ -71,7 +71,11 @@ fn property(field: &Field, defs: &mut Map<String, Value>) -> Value {
 
 fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
     match kind {
-        Kind::Text | Kind::Expr | Kind::Url => text(),
+        Kind::Text | Kind::Expr | Kind::AnswerExpr | Kind::Url | Kind::UrlOrPath => text(),
+        Kind::Spread => json!({ "type": "string", "examples": ["200-600ms"] }),
+        Kind::Statuses => {
+            json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": ITEMS_MAX, "examples": [[429, "500-599"]] })
+        }
         Kind::RedisUrl => json!({ "type": "string", "examples": ["rediss://:${secrets.NAME}@redis.example:6379"] }),
         Kind::Secret => json!({ "type": "string", "examples": ["${secrets.NAME}"] }),
         Kind::Name => json!({ "type": ["string", "number"] }),
@@ -84,7 +88,8 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::Choice(words) => json!({ "enum": words }),
         Kind::Address => json!({ "type": "string", "examples": ["127.0.0.1:7400"] }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
-        Kind::Headers => json!({ "type": "object", "additionalProperties": text() }),
+        Kind::Runtime => json!({ "type": "string", "examples": ["node:18", "python:3", "bash"] }),
+        Kind::Headers | Kind::Env => json!({ "type": "object", "additionalProperties": text() }),
         Kind::KeyPart => key_part(),
         Kind::KeyRule => {
             let list = json!({ "type": "array", "items": key_part(), "minItems": 1, "maxItems": KEY_PARTS_MAX });
@@ -107,6 +112,7 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::PublicUrl => json!({ "type": "string", "examples": ["https://hooks.example.com/in/NAME"] }),
         Kind::Renames => json!({ "type": "object", "additionalProperties": { "type": ["string", "number"] } }),
         Kind::Pointer => json!({ "type": "string", "pattern": "^/" }),
+        Kind::Place => json!({ "type": "string", "examples": ["crm.internal", "*.internal", "10.1.0.0/16"] }),
         Kind::Rate => json!({ "type": "string", "examples": ["100/s", "5/min", "1000/h"] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-08-01T00:00:00Z"] }),
         Kind::Patterns => {

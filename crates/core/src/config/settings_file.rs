@@ -1,6 +1,7 @@
 //! `clinch.yml`.
 
 use super::dialect::SETTINGS;
+use super::integration;
 use super::problem::{Code, Problem, Report, printable};
 use super::read::{Reader, Spot};
 use super::shape;
@@ -8,7 +9,10 @@ use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
 use super::{ConnectionLimits, Encryption, Settings, SharedStore, TlsRule};
+use crate::egress::Allowed;
+use crate::integration::Integration;
 use crate::mask::{BadRules, Rules, Wanted};
+use std::sync::Arc;
 
 /// What the settings say, as far as they can be read.
 #[derive(Default)]
@@ -17,6 +21,8 @@ pub(super) struct SettingsFile {
     /// The names of the key stores.
     pub kv: Vec<Spot<String>>,
     pub sources: Vec<SourceFile>,
+    pub integrations: Vec<Arc<Integration>>,
+    pub integration_names: Vec<Spot<String>>,
 }
 
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
@@ -25,6 +31,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
     let (listen, admin) = (reader.spot("listen", value::address), reader.spot("admin", value::address));
     let stores = reader.node.get("kv").map_or(&[][..], Node::fields);
     let sources = reader.node.get("sources").map_or(&[][..], Node::fields);
+    let integrations = reader.node.get("integrations").map_or(&[][..], Node::fields);
     let spot = |(key, _): &(Key, Node)| Spot { value: key.text.clone(), file: report.file.to_string(), span: key.span };
     let file = SettingsFile {
         settings: Settings {
@@ -35,15 +42,23 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             admin_tls: reader.map("admin_tls").and_then(read_tls),
             connections: reader.map("connections").map(read_connections).unwrap_or_default(),
             encryption: read_encryption(reader),
+            egress: reader.map("egress").and_then(|map| map.or("allow", Vec::new(), allowed)).unwrap_or_default(),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
+        integrations: integrations
+            .iter()
+            .filter_map(|(key, node)| integration::read(&key.text, Reader { node, report }))
+            .map(Arc::new)
+            .collect(),
+        integration_names: integrations.iter().map(spot).collect(),
         sources: sources
             .iter()
             .map(|entry| source::read_named(spot(entry), Reader { node: &entry.1, report }))
             .collect(),
     };
     let mut problems: Vec<Problem> = reader.map("masking").and_then(bad_masking).into_iter().collect();
+    integrations.iter().for_each(|(_, node)| integration::check(Reader { node, report }, &mut problems));
     for (key, node) in sources {
         let map = Reader { node, report };
         if map.has("verify") {
@@ -88,6 +103,11 @@ fn bad_masking(map: Reader<'_>) -> Option<Problem> {
         None => (Code::OutOfRange, map.node.head()),
     };
     Some(Problem::error(code, span, printable(&error.to_string())))
+}
+
+/// Hosts and networks that may be called though they are inside.
+pub(super) fn allowed(node: &Node, name: &str) -> value::Read<Vec<Allowed>> {
+    node.items().iter().map(|item| value::allowed(item, name)).collect()
 }
 
 fn read_tls(tls: Reader<'_>) -> Option<TlsRule> {

@@ -1,10 +1,11 @@
 //! Shapes: which keys a map may have and what their values must be, as data. A tree is held against a shape here; the
 //! JSON Schema is made from the same tables, so completion and check cannot disagree.
 
+use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::source;
-use super::value::{self, Names, ROOTS, Read};
+use super::value::{self, ANSWER_ROOTS, Names, ROOTS, Read};
 use super::yaml::{Node, Value};
 use crate::time::human;
 use std::collections::HashMap;
@@ -67,6 +68,7 @@ pub(super) enum Kind {
         min: Duration,
     },
     Size {
+        min: usize,
         max: usize,
     },
     Choice(&'static [&'static str]),
@@ -74,10 +76,16 @@ pub(super) enum Kind {
     Path,
     Url,
     Headers,
+    /// A runtime of scripts.
+    Runtime,
+    /// The environment of a script.
+    Env,
     KeyPart,
     /// One key part or a list of them.
     KeyRule,
     Expr,
+    /// An expression that may also read `answer`.
+    AnswerExpr,
     /// Text with templates, or a tree with templates in its texts.
     Body,
     /// Anything; not looked at.
@@ -101,8 +109,16 @@ pub(super) enum Kind {
     Renames,
     /// A path into a body.
     Pointer,
+    /// A host or a network.
+    Place,
     /// So many in such a time.
     Rate,
+    /// A length between two others.
+    Spread,
+    /// A list of HTTP statuses and ranges of them.
+    Statuses,
+    /// A URL, or a path of an integration.
+    UrlOrPath,
     /// A moment in time.
     Moment,
     /// A type of events, the beginning of types, or a list of these.
@@ -143,10 +159,12 @@ impl Kind {
             Kind::Size { .. } => "256KiB",
             Kind::Choice(words) => words[0],
             Kind::Address => "127.0.0.1:7400",
+            Kind::Runtime => "node:18",
             Kind::Path => "/intake/NAME",
             Kind::Url => "https://api.example.com/path",
             Kind::KeyPart | Kind::KeyRule => "header:Idempotency-Key",
             Kind::Expr => "body",
+            Kind::AnswerExpr => "answer.status == 200",
             Kind::Body => "\"{{ body.id }}\"",
             Kind::RedisUrl => "redis://127.0.0.1:6379",
             Kind::Secret => "${secrets.NAME}",
@@ -154,10 +172,14 @@ impl Kind {
             Kind::Verify => "PRESET",
             Kind::PublicUrl => "https://hooks.example.com/in/NAME",
             Kind::Pointer => "/customer/email",
+            Kind::Place => "crm.internal",
             Kind::Rate => "100/s",
+            Kind::Spread => "200-600ms",
+            Kind::Statuses => "[429, 500-599]",
+            Kind::UrlOrPath => "https://api.example.com/path",
             Kind::Moment => "2026-08-01T00:00:00Z",
             Kind::Patterns => "shopify.*",
-            Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Renames => "",
+            Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Env | Kind::Renames => "",
         }
     }
 }
@@ -250,8 +272,13 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::List(kind) => check_list(node, kind, name, key, report),
         Kind::KeyRule => check_key_rule(node, name, report),
         Kind::Headers => check_headers(node, name, report),
+        Kind::Env => check_env(node, name, report),
+        Kind::Runtime => keep(node, value::runtime(node, name), report),
         Kind::Body => check_body(node, name, report),
         Kind::Expr => check_names(node, value::expr(node, name).map(|expr| Names::of_expr(&expr)), report),
+        Kind::AnswerExpr => {
+            check_roots(node, value::expr(node, name).map(|expr| Names::of_expr(&expr)), ANSWER_ROOTS, report);
+        }
         Kind::Url => check_names(node, value::url(node, name).map(|url| Names::of(&url)), report),
         Kind::RedisUrl => keep(node, value::redis_url(node, name), report),
         Kind::Secret => keep(node, value::secret(node, name), report),
@@ -261,7 +288,11 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::PublicUrl => keep(node, value::public_url(node, name), report),
         Kind::Renames => check_renames(node, name, report),
         Kind::Pointer => keep(node, value::pointer(node, name), report),
+        Kind::Place => keep(node, value::allowed(node, name), report),
         Kind::Rate => keep(node, value::rate(node, name), report),
+        Kind::Spread => keep(node, integration::spread(node, name), report),
+        Kind::Statuses => check_statuses(node, name, key, report),
+        Kind::UrlOrPath => check_names(node, value::url_or_path(node, name).map(|url| Names::of(&url)), report),
         Kind::Moment => keep(node, value::moment(node, name), report),
         Kind::Patterns => check_patterns(node, name, report),
         Kind::Text => keep(node, value::text(node, name), report),
@@ -284,10 +315,18 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
             let (least, most) = (human(*min), "3650d".to_string());
             keep(node, within(node, name, value::duration(node, name), (min, least), (&Duration::MAX, most)), report);
         }
-        Kind::Size { max } => {
-            let (least, most) = ("1B".to_string(), format!("{}MiB", max >> 20));
-            keep(node, within(node, name, value::size(node, name), (&1, least), (max, most)), report);
+        Kind::Size { min, max } => {
+            let least = if *min < 1 << 20 { format!("{min}B") } else { format!("{}MiB", min >> 20) };
+            let most = format!("{}MiB", max >> 20);
+            keep(node, within(node, name, value::size(node, name), (min, least), (max, most)), report);
         }
+    }
+}
+
+fn check_statuses(node: &Node, name: &str, key: Span, report: &mut Report<'_>) {
+    check_list(node, &Kind::Text, name, key, report);
+    if !report.is_flawed(node.span) {
+        keep(node, integration::statuses(node, name), report);
     }
 }
 
@@ -437,6 +476,18 @@ fn check_headers(node: &Node, name: &str, report: &mut Report<'_>) {
     }
 }
 
+fn check_env(node: &Node, name: &str, report: &mut Report<'_>) {
+    let Value::Map(fields) = &node.value else {
+        return report.flaw(node.span, value::wrong_type(node, name, "a map of names and values"));
+    };
+    for (key, value) in fields {
+        if let Some((said, help)) = value::env_problem(&key.text) {
+            report.flaw(node.span, Problem::error(Code::BadEnv, key.span, said).help(help));
+        }
+        check_names(value, value::template(value, &key.text).map(|value| Names::of(&value)), report);
+    }
+}
+
 fn check_body(node: &Node, name: &str, report: &mut Report<'_>) {
     if node.text().is_some() {
         return check_names(node, value::template(node, name).map(|text| Names::of(&text)), report);
@@ -459,16 +510,20 @@ fn check_tree(node: &Node, name: &str, report: &mut Report<'_>) {
 }
 
 fn check_names(node: &Node, names: Read<Names>, report: &mut Report<'_>) {
+    check_roots(node, names, ROOTS, report);
+}
+
+fn check_roots(node: &Node, names: Read<Names>, known: &[&'static str], report: &mut Report<'_>) {
     let names = match names {
         Ok(names) => names,
         Err(problem) => return report.flaw(node.span, *problem),
     };
-    for root in names.roots.iter().filter(|root| !ROOTS.contains(&root.as_str())) {
+    for root in names.roots.iter().filter(|root| !known.contains(&root.as_str())) {
         let span = report.narrow(node.span, root);
         let problem = Problem::error(Code::BadExpression, span, format!("the name `{}` is not known", shown(root)))
             .label("unknown name")
-            .note(format!("names that are known here: {}", ROOTS.join(", ")));
-        let help = match nearest(root, ROOTS.iter().copied()) {
+            .note(format!("names that are known here: {}", known.join(", ")));
+        let help = match nearest(root, known.iter().copied()) {
             Some(meant) => format!("did you mean `{meant}`?"),
             None => format!("for a field of the event write `body.{0}`; for a text write `'{0}'`", shown(root)),
         };

@@ -6,6 +6,7 @@ use crate::flow::{Method, OnConflict, OnDuplicateOfDead};
 use crate::key::{KeyPart, KeyRule};
 use crate::lane::{OnDead, Order};
 use crate::retry::{Backoff, Jitter};
+use crate::script::Isolation;
 use crate::worker::{Action, HttpAction, HttpBody};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -140,9 +141,12 @@ fn the_files_of_the_tutorial_load_unchanged() {
     let worker = workspace.worker_for("contact-upserts").expect("a worker");
     assert_eq!(worker.retry, crate::retry::RetryPolicy::default());
     assert_eq!(worker.dead_letters.as_deref(), Some("contact-upserts-dlq"));
-    assert!(matches!(worker.steps[0].action, Action::NotYet("uses")));
+    let Action::Script(script) = &worker.steps[0].action else { panic!("a script: {:?}", worker.steps[0]) };
+    assert_eq!(script.runtime.to_string(), "node:18");
+    assert!(script.text.starts_with("import { upsertContact } from './lib/contacts.js';\nconst body"));
+    assert_eq!((script.isolation, script.promise.idempotency), (Isolation::Warm, Idempotency::None));
     assert_eq!(workspace.workers[1].trigger, Trigger::Schedule("*/10 * * * *".into()));
-    assert!(workspace.secrets.is_empty(), "only steps that run need their secrets");
+    assert_eq!(workspace.secrets.iter().collect::<Vec<_>>(), ["DB_URL"]);
     let unsaid = problems(&files).into_iter().find(|problem| problem.code == Code::Unverified).expect("a warning");
     assert_eq!((unsaid.severity, unsaid.file.as_str()), (Severity::Warning, "flows/ingest.yml"));
     assert!(unsaid.help.is_some_and(|help| help.contains("`verify: none`")));
@@ -157,11 +161,9 @@ fn what_cannot_run_yet_loads_and_is_refused_by_name() {
         format!("worker `replay-contact-dlq` runs on a schedule, {later}"),
         format!("step `pull-batch` uses `queue_pull`, {later}"),
         format!("step `requeue` uses `foreach`, {later}"),
-        format!("step `upsert` uses `node:18` scripts, {later}"),
     ];
     assert_eq!(said, expected);
-    assert_eq!(told(&files)[3], format!("workers/post.yml:16:5 CL0141 {}", expected[3]));
-    let refusal = loaded(&files).refusals()[3].clone();
+    let refusal = loaded(&files).refusals()[2].clone();
     assert_eq!((refusal.severity, refusal.help.as_deref()), (Severity::Warning, Some("remove it or use `http:`")));
 }
 
@@ -169,7 +171,6 @@ fn what_cannot_run_yet_loads_and_is_refused_by_name() {
 fn every_later_kind_of_step_loads_in_both_spellings() {
     for step in [
         "{id: a, run: utils.compute_dedup_key, with: {fields: [customer_id], bucket_minutes: 5}}",
-        "{name: a, uses: node:18, env: {A: b}, script: x}",
         "{name: a, sql: 'select 1'}",
         "{name: a, queue: {name: other, body_from: item.body}}",
         "{name: a, setnx: {key: x}}",
@@ -230,7 +231,7 @@ fn the_json_spelling_of_a_retry_policy_is_read() {
 fn a_step_says_what_it_sends() {
     let workspace = loaded(&with(&[]));
     let action = http(&workspace);
-    assert_eq!((action.method.as_str(), action.idempotency), ("POST", Idempotency::Header));
+    assert_eq!((action.method.as_str(), action.promise.idempotency), ("POST", Idempotency::Header));
     assert_eq!(action.timeout, Duration::from_secs(30));
     assert!(matches!(action.body, HttpBody::Event));
     assert_eq!(workspace.secrets.into_iter().collect::<Vec<_>>(), ["TOKEN"]);
@@ -261,10 +262,11 @@ run:
   - name: b
     http: {url: 'https://a.b', body_from: 'secrets.F'}
   - {name: c, http: {url: 'https://a.b', body: 'x ${secrets.G}'}}
-  - {name: d, uses: node:18, env: {NO: '${secrets.NOT_NEEDED}'}}
+  - {name: d, uses: node:18, script: x, env: {A: '${secrets.H}'}}
+  - {name: e, sql: 'select ${secrets.NOT_NEEDED}'}
 ";
     let secrets = loaded(&with(&[("workers/post.yml", worker)])).secrets;
-    assert_eq!(secrets.into_iter().collect::<String>(), "ABCDEFG");
+    assert_eq!(secrets.into_iter().collect::<String>(), "ABCDEFGH");
     let said = check_worker(
         "${secrets.TOKEN}",
         "{{ secrets['TOKEN'] }}",
@@ -641,7 +643,11 @@ fn expressions_are_read_before_they_run() {
         "`bdy` is not known",
         "did you mean `body`?",
     );
-    assert!(said.notes[0].ends_with("body, request, headers, key, event, job, steps, secrets"), "{:?}", said.notes);
+    assert!(
+        said.notes[0].ends_with("body, request, headers, key, event, job, step, steps, secrets"),
+        "{:?}",
+        said.notes
+    );
     check_worker(
         "body_from: body",
         "body: {é: ['{{ customer }}']}",
@@ -989,6 +995,89 @@ fn p10_an_expression_is_only_so_long_and_none_is_too_deep() {
     }
 }
 
+const PARTNER: &str = "\
+integrations:
+  crm:
+    base_url: https://api.crm.example/v2/
+    auth: {bearer: \"${secrets.CRM_TOKEN}\"}
+    headers: {X-Team: growth}
+    key_header: X-Request-Id
+    timeout: 5s
+    concurrency: 8
+    rate: 100/10s
+    jitter: 200-600ms
+    breaker: {errors_percent: 25, window: 1m, min_calls: 10, open_for: 15s, probes: 2}
+    retry_on: [409, 500-504]
+    idempotency: header
+    honoured_for: 24h
+    class: monetary
+";
+
+#[test]
+fn e1_e2_e3_an_integration_says_what_its_partner_bears_and_a_steps_word_wins() {
+    let step = "http:\n      integration: crm\n      url: /leads\n";
+    let worker = WORKER.replacen("http:\n      url: https://api.example.com/orders\n", step, 1);
+    let workspace = loaded(&with(&[("clinch.yml", PARTNER), ("workers/post.yml", &worker)]));
+    let partner = workspace.integration("crm").expect("it is there");
+    assert_eq!((&*partner.name, partner.concurrency, partner.key_header.as_str()), ("crm", Some(8), "X-Request-Id"));
+    let breaker = partner.breaker.expect("a breaker");
+    assert_eq!((breaker.errors_percent, breaker.calls_min, breaker.probes), (25, 10, 2));
+    assert!(partner.retry_on.has(409) && partner.retry_on.has(502) && !partner.retry_on.has(429));
+    assert_eq!(partner.jitter.map(|jitter| jitter.most), Some(Duration::from_millis(600)));
+    assert_eq!((partner.class.word(), partner.rate.map(|rate| rate.to_string())), ("monetary", Some("100/10s".into())));
+    let action = http(&workspace);
+    assert_eq!((&*action.partner.name, action.timeout), ("crm", Duration::from_secs(5)));
+    assert_eq!(action.promise.idempotency, Idempotency::Header);
+    assert_eq!(action.promise.honoured_for, Some(Duration::from_secs(86_400)));
+    assert!(workspace.secrets.contains("CRM_TOKEN"));
+
+    let own = worker.replacen("idempotency: header", "idempotency: natural", 1);
+    let workspace = loaded(&with(&[("clinch.yml", PARTNER), ("workers/post.yml", &own)]));
+    assert_eq!(http(&workspace).promise.idempotency, Idempotency::Natural);
+
+    let seed = "integrations:\n  crm:\n    base_url: https://a.example\n    breaker: none\n    rate_limit: {per_integration: 5/min, jitter: 200-600ms}\n";
+    let workspace = loaded(&with(&[("clinch.yml", seed), ("workers/post.yml", &worker)]));
+    let partner = workspace.integration("crm").expect("it is there");
+    assert_eq!((partner.breaker, partner.rate.map(|rate| rate.to_string())), (None, Some("5/60s".into())));
+}
+
+#[test]
+fn j1_what_is_wrong_with_an_integration_is_said_where_it_is_written() {
+    let check_partner = |from: &str, to: &str, place: &str, code: Code, said: &str, help: &str| {
+        assert!(PARTNER.contains(from), "{from}");
+        let text = PARTNER.replacen(from, to, 1);
+        check(&with(&[("clinch.yml", &text)]), &format!("clinch.yml:{place}"), code, said, help);
+    };
+    check_partner("200-600ms", "600-200ms", "10:13", Code::BadSpread, "not a pause", "200-600ms");
+    check_partner("[409, 500-504]", "[409, 99]", "12:21", Code::BadStatuses, "not a status", "500-599");
+    check_partner(
+        "idempotency: header\n    honoured_for: 24h",
+        "idempotency: lookup",
+        "13:5",
+        Code::MissingKey,
+        "what to ask",
+        "done",
+    );
+    check_partner("idempotency: header", "idempotency: natural", "14:5", Code::EitherOr, "no key is", "remove");
+    check_partner("100/10s", "fast", "9:11", Code::BadRate, "not a rate", "");
+    check_worker(
+        "url: https://api.example.com/orders",
+        "integration: cmr\n      url: https://x.example/",
+        "11:20",
+        Code::UnknownIntegration,
+        "`cmr` is not defined",
+        "integrations:",
+    );
+    check_worker(
+        "url: https://api.example.com/orders",
+        "url: /orders",
+        "11:12",
+        Code::BadUrl,
+        "a path of nobody",
+        "base_url",
+    );
+}
+
 #[test]
 fn j1_every_key_of_the_dialect_is_on_its_page() {
     let page = include_str!("../../../../docs/workspace.md");
@@ -1302,4 +1391,36 @@ fn b3_a_ttl_of_a_source_is_held_against_the_retries_too() {
     let shop = format!("{SHOP}    ttl: 5d\n");
     let files = with(&[("clinch.yml", &shop), ("flows/shop.yml", FROM_SHOP), ("workers/post.yml", &worker)]);
     assert!(told(&files).iter().any(|told| told.starts_with("clinch.yml:5:10 CL0116")), "{:?}", told(&files));
+}
+
+#[test]
+fn c7_a_script_says_what_runs_it_and_how_far_it_may_go() {
+    let step = |text: &str| format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {{name: a, {text}}}\n");
+    let load = |text: &str| loaded(&with(&[("workers/post.yml", &step(text))]));
+    let said =
+        "uses: python:3.11, script: 'return 1', timeout: 5s, memory: 64MiB, isolation: process, on_unknown: retry";
+    let workspace = load(said);
+    let Action::Script(script) = &workspace.workers[0].steps[0].action else { panic!("a script") };
+    assert_eq!((script.runtime.to_string().as_str(), &*script.text), ("python:3.11", "return 1"));
+    assert_eq!((script.timeout, script.memory_bytes_max), (Duration::from_secs(5), 64 << 20));
+    assert_eq!((script.isolation, script.promise.idempotency), (Isolation::Process, Idempotency::Header));
+    assert_eq!(workspace.runtimes.len(), 1);
+    assert_eq!(workspace.runtimes[0].file, "workers/post.yml");
+
+    let wrong = |text: &str, code, said: &str, help: &str| {
+        let files = with(&[("workers/post.yml", &step(text))]);
+        let found = problems(&files).into_iter().find(|problem| problem.code == code);
+        let found = found.unwrap_or_else(|| panic!("{text}: {:#?}", problems(&files)));
+        assert!(found.is_error() && found.message.contains(said), "{found:?}");
+        assert!(found.help.as_deref().is_some_and(|found| found.contains(help)), "{found:?}");
+    };
+    wrong("uses: node:18", Code::MissingKey, "needs a `script`", "script: |");
+    wrong("uses: ruby:3, script: x", Code::BadChoice, "`ruby:3` is not a runtime", "node:18");
+    wrong("uses: bash, script: x, env: {BODY: x}", Code::BadEnv, "`BODY` is set by clinch", "another name");
+    wrong("uses: bash, script: x, env: {A-B: x}", Code::BadEnv, "not the name of a variable", "letters");
+    wrong("uses: bash, script: x, env: {A: '{{ nobody.x }}'}", Code::BadExpression, "`nobody` is not known", "`body`");
+    wrong("uses: bash, script: x, env: {A: '{{ steps.b.output }}'}", Code::UnknownStep, "steps.b", "");
+    wrong("uses: bash, script: x, memory: 1KiB", Code::OutOfRange, "too small", "32MiB");
+    wrong("uses: bash, script: x, on_unknown: perhaps", Code::BadChoice, "perhaps", "`ask`");
+    wrong("http: {url: 'https://a.b'}, isolation: process", Code::EitherOr, "`isolation` does not go", "http:");
 }

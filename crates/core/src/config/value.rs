@@ -4,11 +4,13 @@
 use super::problem::{Code, Problem, Span, printable, shown};
 use super::spelling::{in_templates, in_whole_templates, nesting, spelt_out, templates};
 use super::yaml::{Node, Value};
+use crate::egress::Allowed;
 use crate::expr::{BadExpr, Expr, Template, Tree};
 use crate::flow::{BadTypePattern, TypePattern};
 use crate::key::{KeyPart, KeyRule};
 use crate::limit::Rate;
 use crate::pointer::Pointer;
+use crate::script::Runtime;
 use crate::time::{BadDuration, Timestamp, parse_duration};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -23,7 +25,7 @@ pub const EXPR_BYTES_MAX: usize = 1 << 10;
 pub const EXPR_NESTING_MAX: usize = 32;
 const PATH_BYTES_MAX: usize = 1024;
 
-fn bad(code: Code, node: &Node, message: impl Into<String>) -> Problem {
+pub(super) fn bad(code: Code, node: &Node, message: impl Into<String>) -> Problem {
     Problem::error(code, node.head(), message)
 }
 
@@ -266,7 +268,11 @@ pub(super) fn key_rule(node: &Node, name: &str) -> Read<KeyRule> {
 }
 
 /// What an expression or a template may be about.
-pub(super) const ROOTS: &[&str] = &["body", "request", "headers", "key", "event", "job", "steps", "secrets"];
+pub(super) const ROOTS: &[&str] = &["body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
+
+/// What a rule that reads an answer may also use.
+pub(super) const ANSWER_ROOTS: &[&str] =
+    &["answer", "body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
 
 /// What a template reads.
 pub(super) struct Names {
@@ -380,6 +386,22 @@ fn json_scalar(node: &Node, name: &str) -> Read<Option<serde_json::Value>> {
 }
 
 /// A URL that can be called, as far as its templates let us see.
+/// A URL, or what comes after the base of an integration.
+pub(super) fn url_or_path(node: &Node, name: &str) -> Read<Template> {
+    let written = template(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &written;
+    if !text.starts_with('/') {
+        return url(node, name);
+    }
+    let filled = in_whole_templates(text, |_| "x".to_string());
+    match url_problem(&filled, true) {
+        None => Ok(written),
+        Some(problem) => {
+            Err(Box::new(bad(Code::BadUrl, node, format!("`{}` {}", shown(text), problem.0)).help(problem.1)))
+        }
+    }
+}
+
 pub(super) fn url(node: &Node, name: &str) -> Read<Template> {
     let template = template(node, name)?;
     let (Template::Plain(text) | Template::Mixed(text)) = &template;
@@ -502,6 +524,11 @@ pub(super) fn rate(node: &Node, name: &str) -> Read<Rate> {
     read.map_err(|error| Box::new(bad(Code::BadRate, node, printable(&error.to_string()))))
 }
 
+pub(super) fn allowed(node: &Node, name: &str) -> Read<Allowed> {
+    let read: Result<Allowed, _> = text(node, name)?.parse();
+    read.map_err(|error| Box::new(bad(Code::BadAllowed, node, printable(&error.to_string()))))
+}
+
 pub(super) fn moment(node: &Node, name: &str) -> Read<Timestamp> {
     let written = text(node, name)?;
     let read = written.parse::<jiff::Timestamp>().map(|at| Timestamp::from_micros(at.as_microsecond()));
@@ -552,6 +579,26 @@ const HEADERS_NOT_YOURS: &[&str] = &[
     "transfer-encoding",
     "upgrade",
 ];
+
+/// What is wrong with the name of a variable.
+pub(super) fn env_problem(name: &str) -> Option<(String, &'static str)> {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    if name.is_empty() || !name.bytes().all(fine) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        Some((format!("`{}` is not the name of a variable", shown(name)), "use letters, digits and `_`"))
+    } else if crate::script::GIVEN.contains(&name) {
+        Some((format!("`{name}` is set by clinch, the same in every script"), "choose another name"))
+    } else {
+        None
+    }
+}
+
+pub(super) fn runtime(node: &Node, name: &str) -> Read<Runtime> {
+    let written = text(node, name)?;
+    written.parse().map_err(|_| {
+        let said = format!("`{}` is not a runtime", shown(written));
+        Box::new(bad(Code::BadChoice, node, said).help("write `node:18` (18 or newer), `python:3` or `bash`"))
+    })
+}
 
 pub(super) fn header_problem(name: &str) -> Option<(String, &'static str)> {
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);

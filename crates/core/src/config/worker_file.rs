@@ -1,6 +1,7 @@
 //! `workers/*.yml`.
 
 use super::dialect::{ACTIONS, DETAILS, MODIFIERS, WORKER};
+use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::read::{Reader, Spot, word};
@@ -10,10 +11,13 @@ use super::value::{self, Names};
 use super::yaml::{Node, Value};
 use crate::effect::Idempotency;
 use crate::expr::{Template, Tree};
+use crate::integration::{Integration, Promise};
 use crate::retry::{Backoff, Jitter, RetryPolicy};
+use crate::script::{Isolation, MEMORY_DEFAULT, Runtime, ScriptAction, fingerprint};
 use crate::worker::{Action, CONCURRENCY_DEFAULT, HttpAction, HttpBody, STEP_TIMEOUT_DEFAULT, Step, Trigger, Worker};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a worker's file says, as far as it can be read.
@@ -24,11 +28,15 @@ pub(super) struct WorkerFile {
     pub trigger_is_known: bool,
     pub dead_letters: Option<Spot<String>>,
     pub step_names: Vec<Spot<String>>,
+    /// The integrations that its steps name.
+    pub called: Vec<Spot<String>>,
+    /// The runtimes that its scripts need.
+    pub runtimes: Vec<Spot<Runtime>>,
     pub worker: Option<Worker>,
     pub refusals: Vec<Problem>,
 }
 
-pub(super) fn read(root: &Node, report: &mut Report<'_>) -> WorkerFile {
+pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut Report<'_>) -> WorkerFile {
     shape::check(root, &WORKER, root.head(), report);
     let reader = Reader { node: root, report };
     let consumes = reader.map("consumes").and_then(|consumes| consumes.spot("queue", value::name));
@@ -38,27 +46,36 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> WorkerFile {
         consumes,
         dead_letters: reader.map("retry").and_then(|retry| retry.spot("on_exhausted", dead_letters)),
         step_names: reader.maps("run").filter_map(|step| step.step_name()).collect(),
-        worker: read_worker(reader),
+        called: called(reader),
+        runtimes: reader.maps("run").filter_map(|step| step.spot("uses", value::runtime)).collect(),
+        worker: read_worker(reader, integrations),
         refusals: refusals(reader),
     };
     let mut found = unknown_steps(reader, &file.step_names);
     found.extend(reader.maps("run").flat_map(misplaced_details));
+    found.extend(reader.maps("run").filter_map(no_script));
+    found.extend(reader.maps("run").filter_map(|step| path_of_nobody(step, integrations)));
     found.into_iter().for_each(|problem| report.add(problem));
     file
+}
+
+fn called(worker: Reader<'_>) -> Vec<Spot<String>> {
+    let steps = worker.maps("run").filter_map(|step| step.map("http"));
+    steps.filter_map(|http| http.spot("integration", value::name)).collect()
 }
 
 fn dead_letters(node: &Node, name: &str) -> value::Read<String> {
     value::prefixed(node, name, "dlq:")
 }
 
-fn read_worker(worker: Reader<'_>) -> Option<Worker> {
+fn read_worker(worker: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Worker> {
     let trigger = match worker.map("consumes") {
         Some(consumes) => Trigger::Queue(consumes.must("queue", value::name)?),
         None => Trigger::Schedule(worker.map("schedule")?.must("cron", value::text)?.to_string()),
     };
     let concurrency = worker.or("concurrency", CONCURRENCY_DEFAULT as i64, value::int)?;
     let retry = worker.map("retry");
-    let steps = worker.maps("run").map(read_step).collect::<Option<Vec<_>>>()?;
+    let steps = worker.maps("run").map(|step| read_step(step, integrations)).collect::<Option<Vec<_>>>()?;
     let read = Worker {
         name: worker.must("name", value::name)?,
         trigger,
@@ -94,30 +111,71 @@ fn read_retry(retry: Reader<'_>) -> Option<RetryPolicy> {
     retry.is_sound().then_some(read)
 }
 
-fn read_step(step: Reader<'_>) -> Option<Step> {
+fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step> {
     let action = match not_yet(step) {
         Some((what, _)) => Action::NotYet(what),
-        None => Action::Http(Box::new(read_http(step.map("http")?)?)),
+        None if step.has("uses") => Action::Script(Box::new(read_script(step)?)),
+        None => Action::Http(Box::new(read_http(step.map("http")?, integrations)?)),
     };
     let read = Step { name: step.step_name()?.value.into(), when: step.may("if", value::expr)?, action };
     step.is_sound().then_some(read)
 }
 
-fn read_http(http: Reader<'_>) -> Option<HttpAction> {
-    let promises = [("header", Idempotency::Header), ("natural", Idempotency::Natural), ("none", Idempotency::None)];
+fn read_http(http: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<HttpAction> {
+    let url = http.must("url", value::url_or_path)?;
+    let partner = match http.may("integration", value::name)? {
+        Some(name) => integrations.iter().find(|known| *known.name == *name)?.clone(),
+        None => Arc::new(Integration::unsaid(host(&url))),
+    };
     let method = http.or("method", "POST", value::text)?;
     let read = HttpAction {
         method: method.to_string(),
-        url: http.must("url", value::url)?,
+        url,
         headers: http.map("headers").map_or(Some(Vec::new()), read_headers)?,
         body: read_body(http)?,
-        timeout: http.or("timeout", STEP_TIMEOUT_DEFAULT, value::duration)?,
-        idempotency: http.or("idempotency", Idempotency::default(), word(&promises))?,
+        timeout: http.may("timeout", value::duration)?.or(partner.timeout).unwrap_or(STEP_TIMEOUT_DEFAULT),
+        promise: partner.promise.with(integration::read_promise(http)?),
+        partner,
     };
     http.is_sound().then_some(read)
 }
 
-fn read_headers(headers: Reader<'_>) -> Option<Vec<(String, Template)>> {
+fn read_script(step: Reader<'_>) -> Option<ScriptAction> {
+    let runtime = step.must("uses", value::runtime)?;
+    let answers = [("ask", Idempotency::None), ("retry", Idempotency::Header)];
+    let isolations = [("warm", Isolation::Warm), ("process", Isolation::Process)];
+    let env = step.map("env").map_or(&[][..], |env| env.node.fields());
+    let env = env.iter().map(|(key, value)| Some((key.text.clone(), value::template(value, &key.text).ok()?)));
+    let env: Vec<(String, Template)> = env.collect::<Option<_>>()?;
+    let text = step.must("script", value::text)?;
+    let memory_bytes_max = step.or("memory", MEMORY_DEFAULT, value::size)?;
+    Some(ScriptAction {
+        runtime,
+        text: text.into(),
+        secrets: env.iter().flat_map(|(_, value)| value.secrets()).collect(),
+        fingerprint: fingerprint(runtime, text, &env, memory_bytes_max),
+        env,
+        timeout: step.or("timeout", STEP_TIMEOUT_DEFAULT, value::duration)?,
+        memory_bytes_max,
+        isolation: step.or("isolation", Isolation::Warm, word(&isolations))?,
+        // No integration can have such a name.
+        partner: Arc::new(Integration::unsaid(&format!("script:{}", runtime.language.word()))),
+        promise: Promise {
+            idempotency: step.or("on_unknown", Idempotency::None, word(&answers))?,
+            ..Promise::default()
+        },
+    })
+}
+
+/// What an integration is called that nobody named.
+fn host(url: &Template) -> &str {
+    let (Template::Plain(text) | Template::Mixed(text)) = url;
+    let rest = text.split_once("://").map_or("", |(_, rest)| rest);
+    let host = &rest[..rest.find(['/', '?', '#', ':']).unwrap_or(rest.len())];
+    if host.is_empty() || host.contains('{') { "other" } else { host }
+}
+
+pub(super) fn read_headers(headers: Reader<'_>) -> Option<Vec<(String, Template)>> {
     let fields = headers.node.fields().iter();
     fields.map(|(key, _)| Some((key.text.clone(), headers.must(&key.text, value::header_value)?))).collect()
 }
@@ -140,7 +198,7 @@ fn read_body(http: Reader<'_>) -> Option<HttpBody> {
 
 /// What this version cannot run of a step, and where it says so.
 fn not_yet(step: Reader<'_>) -> Option<(&'static str, Span)> {
-    let later = ACTIONS.iter().filter(|action| **action != "http").chain(MODIFIERS);
+    let later = ACTIONS.iter().filter(|action| !["http", "uses"].contains(*action)).chain(MODIFIERS);
     let later = later.filter_map(|name| step.node.entry(name).map(|(key, _)| (*name, key.span)));
     later.min_by_key(|(_, span)| span.start)
 }
@@ -163,7 +221,6 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
         let Some((what, span)) = not_yet(step) else { continue };
         let name = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
         let said = match (what, step.node.get(what).and_then(Node::text)) {
-            ("uses", Some(runtime)) => format!("step{name} uses `{}` scripts", shown(runtime)),
             ("run", Some(action)) => format!("step{name} runs `{}`", shown(action)),
             _ => format!("step{name} uses `{what}`"),
         };
@@ -187,6 +244,29 @@ fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
     stray.map(|(key, _)| problem(&key.text, key.span)).collect()
 }
 
+/// A runtime alone does nothing.
+fn no_script(step: Reader<'_>) -> Option<Problem> {
+    let (key, _) = step.node.entry("uses").filter(|_| !step.has("script"))?;
+    let problem = Problem::error(Code::MissingKey, key.span, "`uses` needs a `script`").label("runs nothing");
+    Some(problem.help("add `script: |` and below it what is to be run"))
+}
+
+/// A path alone is called only where an integration says what it belongs to.
+fn path_of_nobody(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Problem> {
+    let http = step.map("http")?;
+    let url = http.spot("url", value::url_or_path)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &url.value;
+    let named = http.spot("integration", value::name);
+    // An integration that is not there is a problem of its own.
+    let has_base = named.is_some_and(|named| {
+        integrations.iter().find(|known| *known.name == *named.value).is_none_or(|known| known.base_url.is_some())
+    });
+    (text.starts_with('/') && !has_base).then(|| {
+        let problem = Problem::error(Code::BadUrl, url.span, format!("`{}` is a path of nobody", shown(text)));
+        problem.help("write the whole URL, or `integration:` with one that has a `base_url`")
+    })
+}
+
 /// Every `steps.NAME` must be a step that ran before.
 fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
     let mut found = Vec::new();
@@ -202,6 +282,7 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
             let node = step.node.get("http").and_then(|http| http.get(name));
             node.into_iter().for_each(|node| templates(node, &mut texts));
         }
+        step.node.get("env").into_iter().for_each(|node| templates(node, &mut texts));
         for (node, read) in texts.into_iter().filter(|(node, _)| !worker.report.is_flawed(node.span)) {
             let unknown = read.into_iter().filter(|name| !names[..index].iter().any(|known| known.value == *name));
             found.extend(unknown.map(|name| unknown_step(worker.report, node, &name, names, index)));
@@ -246,6 +327,7 @@ fn unknown_step(report: &Report<'_>, node: &Node, name: &str, names: &[Spot<Stri
 pub(super) fn attempt_max(worker: &Worker) -> Duration {
     let timeouts = worker.steps.iter().map(|step| match &step.action {
         Action::Http(http) => http.timeout,
+        Action::Script(script) => script.timeout,
         Action::NotYet(_) => Duration::ZERO,
     });
     timeouts.fold(Duration::ZERO, Duration::saturating_add)
@@ -255,10 +337,17 @@ pub(super) fn attempt_max(worker: &Worker) -> Duration {
 pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for step in &worker.steps {
+        if let Action::Script(script) = &step.action {
+            found.extend(step.when.iter().flat_map(|when| Names::of_expr(when).secrets));
+            found.extend(script.secrets.iter().cloned());
+        }
         let Action::Http(http) = &step.action else { continue };
         found.extend(step.when.iter().flat_map(|when| Names::of_expr(when).secrets));
         found.extend(http.url.secrets());
         found.extend(http.headers.iter().flat_map(|(_, value)| value.secrets()));
+        found.extend(http.promise.lookup.iter().flat_map(|lookup| {
+            lookup.url.secrets().into_iter().chain(lookup.headers.iter().flat_map(|(_, value)| value.secrets()))
+        }));
         match &http.body {
             HttpBody::From(expr) => found.extend(Names::of_expr(expr).secrets),
             HttpBody::Text(text) => found.extend(text.secrets()),

@@ -105,6 +105,8 @@ CREATE TABLE job (
     ord smallint NOT NULL,
     priority smallint NOT NULL,
     reason smallint,
+    -- For what it waits, when it was put off.
+    waits smallint,
     slot smallint NOT NULL,
     flow text NOT NULL,
     queue text COLLATE "C" NOT NULL
@@ -168,6 +170,9 @@ CREATE TABLE queue_turn (
     queue text COLLATE "C" NOT NULL,
     PRIMARY KEY (queue, priority)
 ) WITH (fillfactor = 50);
+
+-- How far the moments are taken at which an integration may be called.
+CREATE TABLE pace (next bigint NOT NULL, name text COLLATE "C" PRIMARY KEY) WITH (fillfactor = 50);
 
 -- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
 CREATE SEQUENCE fence;

@@ -12,6 +12,9 @@ CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
 -- Workspaces that were live: a job runs the one it was accepted with.
 CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files TEXT NOT NULL, at INTEGER NOT NULL) STRICT;
 
+-- How far the moments are taken at which an integration may be called.
+CREATE TABLE pace (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID, STRICT;
+
 -- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,

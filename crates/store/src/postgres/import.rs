@@ -333,7 +333,7 @@ async fn insert_jobs(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
         Word::Noop => NOOP,
         Word::Dead => DEAD,
         Word::Running => RUNNING,
-        Word::Queued | Word::Retrying => WAITING,
+        Word::Queued | Word::Waiting | Word::Retrying => WAITING,
     };
     write(
         client,

@@ -18,6 +18,7 @@ mod ledger;
 mod link;
 mod migrate;
 mod node;
+mod pace;
 mod param;
 mod pool;
 mod read;
@@ -478,6 +479,11 @@ impl Store for PostgresStore {
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         let began = Instant::now();
         self.shared.done(began, self.shared.activate(hash, &files, at).await)
+    }
+
+    async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {
+        let began = Instant::now();
+        self.shared.done(began, pace::reserve(&self.shared, &ask).await)
     }
 
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {

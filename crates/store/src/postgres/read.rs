@@ -6,7 +6,7 @@ use crate::VersionId;
 use crate::read::*;
 use crate::seal::Sealer;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::Word;
+use clinch_core::job::{Waits, Word};
 use clinch_core::key::DedupKey;
 use clinch_core::time::Timestamp;
 use std::fmt::Write;
@@ -80,8 +80,13 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) 
     let mut sql = format!("{} WHERE job.id < $1 AND job.id >= $2", rows::JOB_ROW);
     if let Some(word) = filter.word {
         sql.push_str(match word {
-            Word::Queued => " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.failures = 0",
-            Word::Retrying => " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.failures > 0",
+            Word::Queued => {
+                " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.waits IS NULL AND job.failures = 0"
+            }
+            Word::Retrying => {
+                " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.waits IS NULL AND job.failures > 0"
+            }
+            Word::Waiting => " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.waits IS NOT NULL",
             Word::Running => " AND job.slot BETWEEN 1 AND 3 AND job.state = 4",
             Word::Success => " AND job.state = 1",
             Word::Noop => " AND job.state = 2",
@@ -174,8 +179,8 @@ pub(super) const COUNTS_KEPT: Duration = Duration::from_secs(1);
 
 const LIVE: &str = "
     SELECT flow, CASE WHEN state = 4 THEN state ELSE 0::smallint END AS live, state <> 4 AND failures > 0 AS is_failed,
-           count(*), min(received_at)
-    FROM job WHERE slot BETWEEN 1 AND 3 GROUP BY flow, live, is_failed";
+           count(*), min(received_at), CASE WHEN state <> 4 THEN waits END AS waiting
+    FROM job WHERE slot BETWEEN 1 AND 3 GROUP BY flow, live, is_failed, waiting";
 
 const DEAD: &str =
     "SELECT flow, reason, count(*), min(ended_at) FROM job WHERE slot = 0 AND state = 3 GROUP BY flow, reason";
@@ -186,7 +191,12 @@ pub(super) async fn counts(eyes: &Arc<Pool>) -> Answer<Counts> {
     for row in &live {
         let flow = rows::name(row, 0)?;
         let failures = u32::from(row.try_get::<_, bool>(2)?);
-        counts.live.push((flow.clone(), rows::word(row.try_get(1)?, failures), rows::big_count(row, 3)?));
+        let waits = row.try_get::<_, Option<i16>>(5)?.and_then(Waits::from_number);
+        let (word, jobs) = (rows::word(row.try_get(1)?, failures, waits), rows::big_count(row, 3)?);
+        match counts.live.iter_mut().find(|(of, as_word, _)| *of == flow && *as_word == word) {
+            Some((.., sum)) => *sum += jobs,
+            None => counts.live.push((flow.clone(), word, jobs)),
+        }
         keep_oldest(&mut counts.oldest, flow, rows::time(row, 4)?);
     }
     for row in &dead {

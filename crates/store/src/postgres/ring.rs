@@ -150,7 +150,7 @@ async fn number(line: &mut Line, sql: &str, most: i64) -> Result<i64, Fault> {
 macro_rules! columns {
     () => {
         "id, event, version, received_at, run_at, lane, turn, pos, fence, lease_until, node, first_attempt_at, ended_at, failures,
-         attempts, replays, state, ord, priority, reason, flow, queue"
+         attempts, replays, state, ord, priority, reason, waits, flow, queue"
     };
 }
 

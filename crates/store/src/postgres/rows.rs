@@ -8,7 +8,7 @@ use crate::seal::{SealedAttempt, Sealer};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::Word;
+use clinch_core::job::{Waits, Word};
 use clinch_core::time::Timestamp;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -44,6 +44,7 @@ pub(super) fn class_number(class: Idempotency) -> i16 {
         Idempotency::None => 0,
         Idempotency::Header => 1,
         Idempotency::Natural => 2,
+        Idempotency::Lookup => 3,
     }
 }
 
@@ -51,6 +52,7 @@ fn class(number: i16) -> Idempotency {
     match number {
         1 => Idempotency::Header,
         2 => Idempotency::Natural,
+        3 => Idempotency::Lookup,
         _ => Idempotency::None,
     }
 }
@@ -73,12 +75,13 @@ pub(super) fn reason(number: i16) -> Reason {
     usize::try_from(number).ok().and_then(|at| Reason::ALL.get(at)).copied().unwrap_or(Reason::Internal)
 }
 
-pub(super) fn word(state: i16, failures: u32) -> Word {
+pub(super) fn word(state: i16, failures: u32, waits: Option<Waits>) -> Word {
     match state {
         SUCCESS => Word::Success,
         NOOP => Word::Noop,
         DEAD => Word::Dead,
         RUNNING => Word::Running,
+        _ if waits.is_some() => Word::Waiting,
         _ if failures > 0 => Word::Retrying,
         _ => Word::Queued,
     }
@@ -120,7 +123,7 @@ pub(super) const JOB_ROW: &str = "
            CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
                                             ORDER BY no DESC LIMIT 1) END,
            CASE WHEN job.attempts > 0 THEN (SELECT started_at FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
-                                            ORDER BY no DESC LIMIT 1) END
+                                            ORDER BY no DESC LIMIT 1) END, job.waits
     FROM job ";
 
 pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
@@ -129,15 +132,18 @@ pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
     let failed_at = maybe_time(row, 14)?;
     let state: i16 = row.try_get(5)?;
     let failures = count(row, 7)?;
+    let waits = row.try_get::<_, Option<i16>>(15)?.and_then(Waits::from_number);
+    let waits = waits.filter(|_| matches!(state, READY | WAITING));
     Ok(JobRow {
         id,
         event: event_id(row, 1)?,
         flow: name(row, 2)?,
         queue: name(row, 3)?,
         version: VersionId(row.try_get(4)?),
-        word: word(state, failures),
+        word: word(state, failures, waits),
         received_at: time(row, 12)?,
         run_at: if matches!(state, READY | WAITING) { Some(time(row, 6)?) } else { None },
+        waits,
         failures,
         attempts: count(row, 8)?,
         replays: count(row, 9)?,

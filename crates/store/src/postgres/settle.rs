@@ -6,7 +6,7 @@ use super::rows::{DEAD, NOOP, READY, SUCCESS, WAITING, effect_number, reason_num
 use super::{Fault, Shared, lanes, lock};
 use crate::{Conclusion, Held, LeaseRef, Result, Settlement, VersionId};
 use clinch_core::death::Reason;
-use clinch_core::job::{Change, Ending};
+use clinch_core::job::{Change, Ending, Waits};
 use clinch_core::lane::Order;
 use clinch_core::time::Timestamp;
 use std::borrow::Cow;
@@ -23,10 +23,10 @@ const SETTLE: &str = concat!(
         SELECT asked.*, job.slot, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
             $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
             $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::bytea[],
-            $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[]
+            $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[], $18::smallint[]
         ) AS asked (job, fence, state, at, failed, reason,
                     started_at, ended_at, outcome, attempt_reason, error,
-                    step, step_state, step_at, step_status, step_body, now)
+                    step, step_state, step_at, step_status, step_body, now, waits)
         JOIN job ON job.id BETWEEN asked.job AND asked.job AND job.slot BETWEEN 1 AND 3
         WHERE job.state BETWEEN 4 AND 4 AND job.fence = asked.fence
         ORDER BY asked.job FOR NO KEY UPDATE OF job
@@ -42,10 +42,12 @@ const SETTLE: &str = concat!(
     ), ended AS (
         INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
         SELECT job, attempts + 1, started_at, ended_at, outcome, attempt_reason, error FROM held
+        WHERE waits IS NULL
     ), put_off AS (
         UPDATE job SET state = CASE WHEN held.state = 0 AND held.ord > 0 THEN 5 ELSE held.state END, run_at = held.at,
-            attempts = job.attempts + 1, failures = job.failures + held.failed,
-            first_attempt_at = coalesce(job.first_attempt_at, held.started_at),
+            attempts = job.attempts + (held.waits IS NULL)::integer, failures = job.failures + held.failed, waits = held.waits,
+            first_attempt_at = CASE WHEN held.waits IS NULL THEN coalesce(job.first_attempt_at, held.started_at)
+                                    ELSE job.first_attempt_at END,
             reason = held.reason, lease_until = NULL, node = NULL
         FROM held WHERE job.id BETWEEN held.job AND held.job AND job.slot = held.slot AND held.state IN (0, 5)
     ), over AS (
@@ -107,6 +109,7 @@ impl Family for Settlements {
         let step_bodies: Vec<Option<Vec<u8>>> = ending.iter().map(result).collect();
         let step_bodies: Vec<Option<&[u8]>> = step_bodies.iter().map(Option::as_deref).collect();
 
+        let waits: Vec<Option<i16>> = nexts().map(|next| next.waits.map(Waits::number)).collect();
         let now: Vec<i64> = ends().map(|end| shared.skew.to_database(end.ended_at).as_micros()).collect();
         let rows = shared
             .hands
@@ -130,6 +133,7 @@ impl Family for Settlements {
                     &step_statuses,
                     &step_bodies,
                     &now,
+                    &waits,
                 ],
             )
             .await?;
@@ -149,7 +153,7 @@ impl Family for Settlements {
                     shared.wake.ready(queue, run_at);
                 }
                 // Nobody else need hurry for a retry: who looks when it is due will find it.
-                Change::Retried { run_at } => shared.wake.later(queue, run_at),
+                Change::Retried { run_at } | Change::PutOff { run_at, .. } => shared.wake.later(queue, run_at),
                 _ => {
                     lock(&shared.versions).count(*version, -1);
                     // The next of its lane may go.
@@ -168,6 +172,7 @@ struct Next {
     state: i16,
     at: Timestamp,
     reason: Option<Reason>,
+    waits: Option<Waits>,
 }
 
 /// `None` for a change in which no attempt ends.
@@ -178,8 +183,11 @@ fn next(shared: &Shared, end: &Settlement) -> Option<Next> {
         Change::Buried { at, reason } => (DEAD, at, Some(reason)),
         // Who did not use its turn keeps it.
         Change::HandedBack { run_at } if run_at <= end.ended_at => (READY, shared.skew.to_database(run_at), None),
-        Change::Retried { run_at } | Change::HandedBack { run_at } => (WAITING, shared.skew.to_database(run_at), None),
+        Change::Retried { run_at } | Change::HandedBack { run_at } | Change::PutOff { run_at, .. } => {
+            (WAITING, shared.skew.to_database(run_at), None)
+        }
         Change::Claimed { .. } | Change::Revived { .. } => return None,
     };
-    Some(Next { state, at, reason })
+    let waits = if let Change::PutOff { waits, .. } = end.change { Some(waits) } else { None };
+    Some(Next { state, at, reason, waits })
 }

@@ -159,7 +159,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
                 attempts: 0,
                 replays: 0,
                 first_attempt_at: None,
-                phase: Phase::Ready { run_at: ask.run_at },
+                phase: Phase::Ready { run_at: ask.run_at, waits: None },
                 payload: Some(new.payload.clone()),
                 has_effects: false,
             },

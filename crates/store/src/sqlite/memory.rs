@@ -6,7 +6,7 @@ use crate::{ClaimAsk, Held, LeaseRef, VersionId};
 use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::{Fence, Word};
+use clinch_core::job::{Fence, Waits, Word};
 use clinch_core::lane::Lane;
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -38,13 +38,14 @@ pub(super) struct Live {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    Ready { run_at: Timestamp },
+    Ready { run_at: Timestamp, waits: Option<Waits> },
     Running { fence: Fence, until: Timestamp },
 }
 
 impl Live {
     pub fn word(&self) -> Word {
         match self.phase {
+            Phase::Ready { waits: Some(_), .. } => Word::Waiting,
             Phase::Ready { .. } if self.failures > 0 => Word::Retrying,
             Phase::Ready { .. } => Word::Queued,
             Phase::Running { .. } => Word::Running,
@@ -75,6 +76,12 @@ pub(super) enum Settled {
         run_at: Timestamp,
         charged: bool,
         attempt_started_at: Timestamp,
+    },
+    /// Nothing of it is on disk: after a restart it asks again.
+    PutOff {
+        job: JobId,
+        run_at: Timestamp,
+        waits: Waits,
     },
     Revived {
         job: JobId,
@@ -205,7 +212,7 @@ impl Memory {
         self.count(&live.flow.clone(), live.word(), 1);
         *self.versions.entry(live.version).or_default() += 1;
         match live.phase {
-            Phase::Ready { run_at } => self.queue(&live.queue).enter(job, live.place, run_at),
+            Phase::Ready { run_at, .. } => self.queue(&live.queue).enter(job, live.place, run_at),
             Phase::Running { until, .. } => {
                 self.queue(&live.queue).enter_running(job, live.place);
                 self.leases.insert((until, job));
@@ -261,7 +268,13 @@ impl Memory {
                     live.attempts += 1;
                     live.failures += u32::from(charged);
                     live.first_attempt_at.get_or_insert(attempt_started_at);
-                    live.phase = Phase::Ready { run_at };
+                    live.phase = Phase::Ready { run_at, waits: None };
+                    self.enter(job, live);
+                }
+            }
+            Settled::PutOff { job, run_at, waits } => {
+                if let Some(mut live) = self.leave(job) {
+                    live.phase = Phase::Ready { run_at, waits: Some(waits) };
                     self.enter(job, live);
                 }
             }
@@ -365,9 +378,5 @@ impl Memory {
         let mut running: Vec<JobId> = self.leases.iter().map(|(_, job)| *job).collect();
         running.sort_unstable_by_key(|job| std::cmp::Reverse(*job));
         running
-    }
-
-    pub fn running_len(&self) -> usize {
-        self.leases.len()
     }
 }

@@ -6,6 +6,7 @@ mod keep;
 mod keys;
 mod ledger;
 mod memory;
+mod pace;
 mod queue;
 mod read;
 mod revive;
@@ -269,7 +270,7 @@ fn recover(
         let phase = if was_running {
             Phase::Running { fence: Fence(0), until: Timestamp::from_micros(0) }
         } else {
-            Phase::Ready { run_at: rows::time(row, 5)? }
+            Phase::Ready { run_at: rows::time(row, 5)?, waits: None }
         };
         let live = Live {
             event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
@@ -421,6 +422,10 @@ impl Store for SqliteStore {
                 batch.conn.query_row("SELECT id FROM version WHERE hash = ?1", [hash], |row| row.get(0)).map(VersionId)
             })
             .await
+    }
+
+    async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {
+        self.shared.write(move |batch| pace::reserve(batch, &ask)).await
     }
 
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {

@@ -1,5 +1,6 @@
 //! The questions, asked on connections of their own: a reader never waits for the writer, nor the writer for it.
 
+use super::memory::Phase;
 use super::writer::{Shared, lock};
 use super::{Readers, rows};
 use crate::read::*;
@@ -78,8 +79,9 @@ fn mark_running(shared: &Shared, found: &mut [JobRow]) {
     for row in found {
         if let Some(live) = memory.get(row.id) {
             row.word = live.word();
-            if row.word == Word::Running {
-                row.run_at = None;
+            match live.phase {
+                Phase::Running { .. } => row.run_at = None,
+                Phase::Ready { run_at, waits } => (row.run_at, row.waits) = (Some(run_at), waits),
             }
         }
     }
@@ -95,9 +97,9 @@ pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) 
             let asking = move |conn: &Connection| select_running(conn, &sealer, &running, &asked, limit + 1);
             (readers.ask(asking).await?, false)
         }
-        // A row does not say whether its job is running: as many more are read as may have to be left out.
-        Some(Word::Queued | Word::Retrying) => {
-            let rows_max = limit + 1 + lock(&shared.memory).running_len();
+        // A row does not say whether its job is running or put off: as many more are read as may have to be left out.
+        Some(Word::Queued | Word::Retrying | Word::Waiting) => {
+            let rows_max = limit + 1 + lock(&shared.memory).len();
             readers.ask(move |conn| select_jobs(conn, &sealer, &asked, rows_max)).await?
         }
         _ => readers.ask(move |conn| select_jobs(conn, &sealer, &asked, limit + 1)).await?,
@@ -145,7 +147,7 @@ fn select_jobs(
     rows_max: usize,
 ) -> rusqlite::Result<(Vec<JobRow>, bool)> {
     let state = filter.word.map(|word| match word {
-        Word::Queued | Word::Running | Word::Retrying => rows::READY,
+        Word::Queued | Word::Running | Word::Waiting | Word::Retrying => rows::READY,
         Word::Success => rows::SUCCESS,
         Word::Noop => rows::NOOP,
         Word::Dead => rows::DEAD,

@@ -87,7 +87,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             attempts: row.attempts,
             replays,
             first_attempt_at: None,
-            phase: Phase::Ready { run_at: ask.at },
+            phase: Phase::Ready { run_at: ask.at, waits: None },
             payload: None,
             has_effects: true,
         },

@@ -29,6 +29,7 @@ pub(super) fn class_number(class: Idempotency) -> i64 {
         Idempotency::None => 0,
         Idempotency::Header => 1,
         Idempotency::Natural => 2,
+        Idempotency::Lookup => 3,
     }
 }
 
@@ -36,6 +37,7 @@ fn class(number: i64) -> Idempotency {
     match number {
         1 => Idempotency::Header,
         2 => Idempotency::Natural,
+        3 => Idempotency::Lookup,
         _ => Idempotency::None,
     }
 }
@@ -185,6 +187,8 @@ pub(super) fn job_row(row: &Row<'_>, sealer: &Sealer) -> rusqlite::Result<JobRow
         word,
         received_at: time(row, 12)?,
         run_at: if state == READY { Some(time(row, 6)?) } else { None },
+        // Known in memory only.
+        waits: None,
         failures,
         attempts: row.get(8)?,
         replays: row.get(9)?,

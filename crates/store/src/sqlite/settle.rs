@@ -22,6 +22,13 @@ pub(super) fn settle(
     end: &Settlement,
     sealed: &SealedEnd,
 ) -> rusqlite::Result<Held> {
+    if let Change::PutOff { run_at, waits } = end.change {
+        let holds = held(batch, lease).is_some() && batch.touch(lease.job);
+        if holds {
+            batch.changes.push(Settled::PutOff { job: lease.job, run_at, waits });
+        }
+        return Ok(if holds { Held::Held } else { Held::Lost });
+    }
     let (Some(attempts), Some((state, at, reason))) = (held(batch, lease), next_state(end.change)) else {
         return Ok(Held::Lost);
     };
@@ -89,7 +96,7 @@ fn next_state(change: Change) -> Option<(i64, Timestamp, Option<Reason>)> {
         Change::Finished { at, ending: Ending::Noop } => Some((NOOP, at, None)),
         Change::Buried { at, reason } => Some((DEAD, at, Some(reason))),
         Change::Retried { run_at } | Change::HandedBack { run_at } => Some((READY, run_at, None)),
-        Change::Claimed { .. } | Change::Revived { .. } => None,
+        Change::PutOff { .. } | Change::Claimed { .. } | Change::Revived { .. } => None,
     }
 }
 

@@ -1,40 +1,117 @@
 //! `http:` one request to a target, with our idempotency key.
 
-use crate::effects::HttpCall;
+use super::Outward;
+use crate::effects::{Act, HttpCall};
 use crate::worker::scope::Scope;
 use bytes::Bytes;
-use clinch_core::expr::BadExpr;
+use clinch_core::expr::{BadExpr, Template};
+use clinch_core::integration::{Auth, Integration, Lookup, Promise};
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
 use clinch_core::worker::{HttpAction, HttpBody};
 use clinch_store::Claim;
+use data_encoding::BASE64;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use std::sync::Arc;
 
-/// The request that the step means for this event.
-pub fn plan(
-    action: &HttpAction,
-    step: &str,
-    claim: &Claim,
-    payload: &Payload,
+impl Outward for HttpAction {
+    fn partner(&self) -> &Arc<Integration> {
+        &self.partner
+    }
+
+    fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    fn plan(
+        &self,
+        step: &str,
+        claim: &Claim,
+        payload: &Payload,
+        scope: &mut Scope<'_>,
+    ) -> Result<Box<dyn Act>, BadExpr> {
+        let (body, content_type) = body(self, payload, scope)?;
+        let mut headers = HeaderMap::new();
+        if let Some(content_type) = content_type {
+            let value =
+                HeaderValue::from_str(content_type).map_err(|_| BadExpr("its content type is not one".into()))?;
+            headers.insert(http::header::CONTENT_TYPE, value);
+        }
+        let call = HttpCall {
+            method: method(&self.method)?,
+            uri: uri(&self.url, &self.partner, scope)?,
+            headers,
+            body,
+            timeout: self.timeout,
+            key: Some((header_name(&self.partner.key_header)?, IdempotencyKey::of(claim.lease.job, step))),
+        };
+        Ok(Box::new(with_headers(call, &self.partner, &self.headers, scope)?))
+    }
+
+    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
+        let lookup = self.promise.lookup.as_deref()?;
+        Some(question(lookup, self, scope).map(|call| Box::new(call) as Box<dyn Act>))
+    }
+}
+
+fn question(lookup: &Lookup, action: &HttpAction, scope: &mut Scope<'_>) -> Result<HttpCall, BadExpr> {
+    let call = HttpCall {
+        method: method(&lookup.method)?,
+        uri: uri(&lookup.url, &action.partner, scope)?,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        timeout: action.timeout,
+        key: None,
+    };
+    with_headers(call, &action.partner, &lookup.headers, scope)
+}
+
+fn method(written: &str) -> Result<Method, BadExpr> {
+    Method::from_bytes(written.as_bytes()).map_err(|_| BadExpr("its method is not one".into()))
+}
+
+fn header_name(name: &str) -> Result<HeaderName, BadExpr> {
+    HeaderName::from_bytes(name.as_bytes()).map_err(|_| BadExpr(format!("`{name}` is not a header name")))
+}
+
+fn header_value(name: &str, value: &str) -> Result<HeaderValue, BadExpr> {
+    HeaderValue::from_str(value)
+        .map_err(|_| BadExpr(format!("the value of header `{name}` has characters that a header may not have")))
+}
+
+/// A path is one of the partner's.
+fn uri(url: &Template, partner: &Integration, scope: &mut Scope<'_>) -> Result<Uri, BadExpr> {
+    let url = text(url, scope)?;
+    match &partner.base_url {
+        Some(base) if url.starts_with('/') => absolute(&format!("{}{url}", text(base, scope)?.trim_end_matches('/'))),
+        _ => absolute(&url),
+    }
+}
+
+/// Those of the partner first; a step's own win.
+fn with_headers(
+    mut call: HttpCall,
+    partner: &Integration,
+    own: &[(String, Template)],
     scope: &mut Scope<'_>,
 ) -> Result<HttpCall, BadExpr> {
-    let uri = absolute(&text(&action.url, scope)?)?;
-    let method = Method::from_bytes(action.method.as_bytes()).map_err(|_| BadExpr("its method is not one".into()))?;
-    let (body, content_type) = body(action, payload, scope)?;
-    let mut headers = HeaderMap::new();
-    if let Some(content_type) = content_type {
-        let value = HeaderValue::from_str(content_type).map_err(|_| BadExpr("its content type is not one".into()))?;
-        headers.insert(http::header::CONTENT_TYPE, value);
+    if let Some(auth) = &partner.auth {
+        let value = match auth {
+            Auth::Bearer(token) => format!("Bearer {}", text(token, scope)?),
+            Auth::Basic { user, password } => {
+                let pair = format!("{}:{}", text(user, scope)?, text(password, scope)?);
+                format!("Basic {}", BASE64.encode(pair.as_bytes()))
+            }
+        };
+        let mut value = header_value("authorization", &value)?;
+        value.set_sensitive(true);
+        call.headers.insert(http::header::AUTHORIZATION, value);
     }
-    for (name, template) in &action.headers {
-        let name =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| BadExpr(format!("`{name}` is not a header name")))?;
-        let value = HeaderValue::from_str(&text(template, scope)?)
-            .map_err(|_| BadExpr(format!("the value of header `{name}` has characters that a header may not have")))?;
-        headers.insert(name, value);
+    for (name, template) in partner.headers.iter().chain(own) {
+        let value = header_value(name, &text(template, scope)?)?;
+        call.headers.insert(header_name(name)?, value);
     }
-    let key = IdempotencyKey::of(claim.lease.job, step);
-    Ok(HttpCall { method, uri, headers, body, timeout: action.timeout, key })
+    Ok(call)
 }
 
 /// As it is written, if it is plain; else with what a URL may not have in it encoded.
@@ -46,9 +123,9 @@ fn absolute(text: &str) -> Result<Uri, BadExpr> {
     url.as_str().parse().map_err(|_| BadExpr("its url is not one".into()))
 }
 
-fn text(template: &clinch_core::expr::Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {
+fn text(template: &Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {
     match template {
-        clinch_core::expr::Template::Plain(plain) => Ok(plain.clone()),
+        Template::Plain(plain) => Ok(plain.clone()),
         mixed => mixed.text(scope.names()),
     }
 }

@@ -8,6 +8,7 @@ pub mod claim;
 pub mod keep;
 pub mod ledger;
 pub mod order;
+pub mod pace;
 pub mod read;
 pub mod revive;
 pub mod seal;
@@ -62,6 +63,8 @@ macro_rules! every_law {
                 a_waiting_worker_is_woken_by_a_retry_and_told_when_it_is_due
             }
             settle {
+                p4_a_job_that_is_put_off_waits_and_is_charged_nothing
+                p7_a_job_that_is_put_off_keeps_its_place_in_its_lane
                 an_attempt_and_what_follows_from_it_are_one_change
                 what_was_settled_is_on_disk_when_it_is_answered
                 p4_a_retried_job_is_due_later_and_has_failed_once_more
@@ -139,6 +142,12 @@ macro_rules! every_law {
                 p5_what_retention_removed_is_accounted_for
                 a_key_is_free_when_its_event_is_gone
                 a_workspace_has_one_number
+            }
+            pace {
+                e2_moments_follow_each_other_and_each_name_has_its_own
+                e2_no_moment_is_given_too_far_ahead
+                e2_a_restart_gives_no_moment_twice
+                e2_many_at_once_never_get_the_same_moment
             }
             seal {
                 p9_what_is_stored_cannot_be_read_without_the_key

@@ -3,10 +3,10 @@
 use super::world::*;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::{Change, Ending, Word};
+use clinch_core::job::{Change, Ending, Waits, Word};
 use clinch_core::time::Timestamp;
 use clinch_store::read::JobFilter;
-use clinch_store::{NewEvent, NewJob, VersionId};
+use clinch_store::{NewEvent, NewJob, Settlement, VersionId};
 use std::time::Duration;
 
 fn all() -> JobFilter {
@@ -51,12 +51,17 @@ async fn one_of_each(world: &World) -> Vec<(Word, JobId)> {
     let retrying = world.accepted(event("retrying")).await;
     let claim = world.take(later(0)).await;
     world.settles(claim.lease, failed(later(1), later(50))).await;
+    let waiting = world.accepted(event("waiting")).await;
+    let claim = world.take(later(0)).await;
+    let put_off = Change::PutOff { run_at: later(50), waits: Waits::Circuit };
+    world.settles(claim.lease, Settlement { charged: false, ..settlement(later(1), "put_off", put_off) }).await;
     let running = world.accepted(event("running")).await;
     world.take(later(0)).await;
     let queued = world.accepted(event("queued")).await;
     vec![
         (Word::Queued, queued.job),
         (Word::Running, running.job),
+        (Word::Waiting, waiting.job),
         (Word::Retrying, retrying.job),
         (Word::Success, success.job),
         (Word::Noop, noop.job),
@@ -237,7 +242,7 @@ async fn counted(world: &World) -> (Vec<(Word, u64)>, Vec<(Reason, u64)>, Option
 
 pub async fn jobs_are_counted_by_flow_and_state(world: World) {
     one_of_each(&world).await;
-    let live = vec![(Word::Queued, 1), (Word::Running, 1), (Word::Retrying, 1)];
+    let live = vec![(Word::Queued, 1), (Word::Running, 1), (Word::Waiting, 1), (Word::Retrying, 1)];
     let dead = vec![(Reason::AuthFailed, 1)];
     assert_eq!(counted(&world).await, (live, dead, Some(later(0))));
     let counts = world.counts().await.expect("read");
@@ -250,10 +255,13 @@ pub async fn counts_are_the_same_after_a_stop(world: World) {
     one_of_each(&world).await;
     world.revives(revived.job, later(21)).await;
     let world = world.after_a_stop().await;
-    // What ran without having begun anything is ready again.
-    let live = vec![(Word::Queued, 3), (Word::Retrying, 1)];
-    let dead = vec![(Reason::AuthFailed, 1)];
-    assert_eq!(counted(&world).await, (live, dead, Some(later(0))));
+    // What ran without having begun anything is ready again; who waited may have forgotten it, and asks again.
+    let (live, dead, oldest) = counted(&world).await;
+    let retrying: u64 = live.iter().filter(|(word, _)| *word == Word::Retrying).map(|(_, jobs)| jobs).sum();
+    let ready: u64 = live.iter().map(|(_, jobs)| jobs).sum::<u64>() - retrying;
+    assert!(live.iter().all(|(word, _)| *word != Word::Running), "{live:?}");
+    assert_eq!((ready, retrying), (4, 1));
+    assert_eq!((dead, oldest), (vec![(Reason::AuthFailed, 1)], Some(later(0))));
 }
 
 pub async fn versions_of_unfinished_jobs_are_known(world: World) {

@@ -2,8 +2,57 @@
 
 use super::world::*;
 use clinch_core::death::Reason;
-use clinch_core::job::{Change, Ending, Word};
+use clinch_core::job::{Change, Ending, Waits, Word};
+use clinch_core::lane::{OnDead, Order};
+use clinch_core::time::Timestamp;
+use clinch_store::read::JobFilter;
 use clinch_store::{Held, NewEvent, Settlement, VersionId};
+
+fn put_off(at: Timestamp, run_at: Timestamp) -> Settlement {
+    Settlement { charged: false, ..settlement(at, "put_off", Change::PutOff { run_at, waits: Waits::Limit }) }
+}
+
+pub async fn p4_a_job_that_is_put_off_waits_and_is_charged_nothing(world: World) {
+    let job = world.accepted(event("k")).await.job;
+    let claim = world.take(later(1)).await;
+    world.settles(claim.lease, put_off(later(1), later(30))).await;
+    let story = world.story(job).await;
+    assert_eq!((story.row.word, story.row.waits), (Word::Waiting, Some(Waits::Limit)));
+    assert_eq!((story.row.attempts, story.row.failures, story.attempts.len()), (0, 0, 0));
+    let live = world.counts().await.expect("counted").live;
+    assert!(live.iter().any(|(_, word, jobs)| (*word, *jobs) == (Word::Waiting, 1)), "{live:?}");
+    let waiting = JobFilter { word: Some(Word::Waiting), limit: 10, ..JobFilter::default() };
+    assert_eq!(world.jobs(waiting).await.expect("read").rows.len(), 1);
+    let queued = JobFilter { word: Some(Word::Queued), limit: 10, ..JobFilter::default() };
+    assert_eq!(world.jobs(queued).await.expect("read").rows.len(), 0);
+    assert!(world.claims("work", 1, later(29)).await.is_empty());
+    world.adds_up().await;
+    let again = world.take(later(30)).await;
+    assert_eq!((again.lease.job, again.attempts, again.first_attempt_at), (job, 0, None));
+    assert_eq!(world.settle(claim.lease, put_off(later(30), later(60))).await.expect("answered"), Held::Lost);
+    world.settles(again.lease, finished(later(31))).await;
+    let story = world.story(job).await;
+    assert_eq!((story.row.word, story.row.waits, story.row.attempts), (Word::Success, None, 1));
+}
+
+pub async fn p7_a_job_that_is_put_off_keeps_its_place_in_its_lane(world: World) {
+    let fifo = |key: &str| {
+        let mut event = event(key);
+        event.jobs[0].order = Order::Fifo { on_dead: OnDead::Continue };
+        event
+    };
+    let first = world.accepted(fifo("1")).await.job;
+    let second = world.accepted(fifo("2")).await.job;
+    let claim = world.take(later(1)).await;
+    assert_eq!(claim.lease.job, first);
+    world.settles(claim.lease, put_off(later(1), later(30))).await;
+    assert!(world.claims("work", 5, later(29)).await.is_empty());
+    let claim = world.take(later(30)).await;
+    assert_eq!(claim.lease.job, first);
+    world.settles(claim.lease, finished(later(31))).await;
+    assert_eq!(world.take(later(32)).await.lease.job, second);
+    world.adds_up().await;
+}
 
 pub async fn an_attempt_and_what_follows_from_it_are_one_change(world: World) {
     let accepted = world.accepted(event("k")).await;

@@ -1,0 +1,62 @@
+//! Something that is done outside. Whatever it is, it says whether it was begun and what came of it.
+
+use super::http::HttpClient;
+use super::script::Scripts;
+use clinch_core::death::Reason;
+use clinch_core::effect::{Idempotency, Receipt};
+use std::pin::Pin;
+use std::time::Duration;
+
+/// What acts are done with. One of each for the house.
+pub struct Tools {
+    pub http: HttpClient,
+    pub scripts: Scripts,
+}
+
+/// Asked when everything is ready and before the first byte leaves: to get ready takes its time.
+pub type MayBegin<'a> = &'a (dyn Fn() -> bool + Send + Sync);
+
+pub type Sending<'a> = Pin<Box<dyn Future<Output = Sent> + Send + 'a>>;
+
+pub trait Act: Send + Sync {
+    /// The longest that it may take.
+    fn timeout(&self) -> Duration;
+
+    /// Waits for what it needs, before anything is intended: who waits here has not begun.
+    fn get_ready<'a>(&'a mut self, _tools: &'a Tools) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async {})
+    }
+
+    fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a>;
+}
+
+#[derive(Debug)]
+pub enum Sent {
+    Answered {
+        receipt: Receipt,
+        retry_after: Option<String>,
+    },
+    /// No byte of it left.
+    NotSent(String),
+    /// No byte of it left, because it was too late to begin.
+    TooLate,
+    /// It may or may not have arrived.
+    NoAnswer {
+        timed_out: bool,
+        why: String,
+    },
+    /// It is a place that may not be called; no byte of it left.
+    Blocked(String),
+    /// It was begun, and says itself that it failed.
+    Failed {
+        reason: Reason,
+        why: String,
+    },
+    /// It was begun and ended without a word.
+    Broken {
+        reason: Reason,
+        why: String,
+    },
+    /// It could not be made into a request at all.
+    Invalid(String),
+}

@@ -1,0 +1,277 @@
+//! What this node knows of a partner: its circuit, the moments at which it may be called, and how many calls it has now.
+//! Whoever must wait is sent away with a time to come back; nobody waits here with a place in his hand.
+
+use crate::house::House;
+use clinch_core::breaker::{Ask, Breaker, Circuit};
+use clinch_core::id::JobId;
+use clinch_core::integration::{Integration, Spread};
+use clinch_core::job::Waits;
+use clinch_core::pace::{AHEAD_MAX, Made, Pace};
+use clinch_core::time::Timestamp;
+use clinch_store::PaceAsk;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// A moment so near is waited for on the spot: to come back would take longer.
+const NEAR: Duration = Duration::from_millis(25);
+/// Who has a moment and does not come for so long after it has lost it.
+const MOMENT_KEPT: Duration = Duration::from_secs(60);
+/// The shortest time after which a place may be free.
+const PLACE_PAUSE: Duration = Duration::from_millis(20);
+/// No call is taken to last longer, when it is guessed how soon a place is free.
+const CALL_GUESS_MAX: Duration = Duration::from_secs(10);
+
+pub struct Partner {
+    pub integration: Arc<Integration>,
+    breaker: Option<Mutex<Breaker>>,
+    places: Option<Places>,
+    pace: Option<Lane>,
+}
+
+/// May it be called now?
+pub enum Entry {
+    Enter(Visit),
+    Wait(Wait),
+}
+
+/// Not before then, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub until: Timestamp,
+    pub waits: Waits,
+}
+
+/// A call that may be made. It is told how it ended, or it ends without a word.
+pub struct Visit {
+    partner: Arc<Partner>,
+    is_told: bool,
+    began: Timestamp,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+struct Places {
+    free: Arc<Semaphore>,
+    count: u32,
+    guess: Mutex<Guess>,
+}
+
+/// When a place may be free, by how long calls take.
+struct Guess {
+    call: Duration,
+    queued_to: Timestamp,
+}
+
+/// The moments of calls, and who has one.
+struct Lane {
+    pace: tokio::sync::Mutex<Pace>,
+    promised: Mutex<Promised>,
+    made: Mutex<Made>,
+}
+
+#[derive(Default)]
+struct Promised {
+    moments: HashMap<JobId, Timestamp>,
+    by_time: BTreeSet<(Timestamp, JobId)>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Partner {
+    pub fn new(integration: Arc<Integration>) -> Partner {
+        let guess = || Mutex::new(Guess { call: PLACE_PAUSE, queued_to: Timestamp::from_micros(0) });
+        Partner {
+            breaker: integration.breaker.map(|rule| Mutex::new(Breaker::new(rule))),
+            places: integration.concurrency.map(|count| Places {
+                free: Arc::new(Semaphore::new(count)),
+                count: u32::try_from(count).unwrap_or(u32::MAX),
+                guess: guess(),
+            }),
+            pace: integration.rate.as_ref().map(|rate| Lane {
+                pace: tokio::sync::Mutex::new(Pace::new(
+                    rate,
+                    integration.jitter.map_or(Duration::ZERO, Spread::width),
+                )),
+                promised: Mutex::default(),
+                made: Mutex::new(Made::new(rate)),
+            }),
+            integration,
+        }
+    }
+
+    /// Breaker, place, moment: in this order, so that nothing is taken for a call that is not made.
+    pub async fn enter(self: &Arc<Self>, house: &House, job: JobId, call_max: Duration) -> clinch_store::Result<Entry> {
+        let now = house.clock.now();
+        if let Some(breaker) = &self.breaker
+            && let Ask::Wait(until) = lock(breaker).ask(now, call_max)
+        {
+            house.metrics.circuit_rejected(&self.integration.name);
+            // They do not come back all at once.
+            let spread = self.integration.breaker.map_or(Duration::ZERO, |rule| rule.open_for / 2);
+            return Ok(Entry::Wait(Wait { until: until + spread.mul_f64(house.clock.dice()), waits: Waits::Circuit }));
+        }
+        let mut visit = Visit { partner: self.clone(), is_told: false, began: now, _place: None };
+        if let Some(places) = &self.places {
+            match places.free.clone().try_acquire_owned() {
+                Ok(place) => visit._place = Some(place),
+                Err(_) => return Ok(Entry::Wait(Wait { until: places.free_at(now), waits: Waits::Limit })),
+            }
+        }
+        if let Some(lane) = &self.pace {
+            let moment = lane.moment(house, &self.integration.name, job).await?;
+            let wait = moment.since(house.clock.now());
+            if wait > NEAR {
+                // Back a little before it: who is late loses it.
+                return Ok(Entry::Wait(Wait { until: moment - NEAR, waits: Waits::Limit }));
+            }
+            lane.come(job);
+            tokio::time::sleep(wait).await;
+        }
+        if let Some(jitter) = self.integration.jitter {
+            tokio::time::sleep(jitter.pick(house.clock.dice())).await;
+        }
+        visit.began = house.clock.now();
+        Ok(Entry::Enter(visit))
+    }
+}
+
+impl Visit {
+    /// Right before the call: until it does not come too close to those that were made.
+    pub async fn hold(&self, house: &House) {
+        if let Some(lane) = &self.partner.pace {
+            let wait = lock(&lane.made).hold(house.clock.now());
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// How the call ended: whether the partner failed, or did what a partner does.
+    pub fn tell(mut self, house: &House, failed: bool) {
+        self.is_told = true;
+        let now = house.clock.now();
+        if let Some(places) = &self.partner.places {
+            lock(&places.guess).learn(now.since(self.began));
+        }
+        let Some(breaker) = &self.partner.breaker else { return };
+        let mut breaker = lock(breaker);
+        let before = breaker.circuit();
+        breaker.report(now, failed);
+        let after = breaker.circuit();
+        drop(breaker);
+        if before != after {
+            let name = &self.partner.integration.name;
+            house.metrics.circuit(name, after);
+            match after {
+                Circuit::Open => tracing::warn!("the circuit of integration `{name}` is open: too many calls failed"),
+                Circuit::Closed => tracing::info!("the circuit of integration `{name}` is closed again"),
+                Circuit::HalfOpen => {}
+            }
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        if let Some(breaker) = self.partner.breaker.as_ref().filter(|_| !self.is_told) {
+            lock(breaker).forgo();
+        }
+    }
+}
+
+impl Places {
+    /// One after the other, as if each had a place: so that a backlog does not come back all at once.
+    fn free_at(&self, now: Timestamp) -> Timestamp {
+        let mut guess = lock(&self.guess);
+        let apart = guess.call / self.count.max(1);
+        guess.queued_to = guess.queued_to.max(now + PLACE_PAUSE) + apart;
+        guess.queued_to
+    }
+}
+
+impl Guess {
+    fn learn(&mut self, took: Duration) {
+        self.call = (self.call * 7 + took.min(CALL_GUESS_MAX)) / 8;
+    }
+}
+
+impl Lane {
+    /// The moment that the job has, or gets now.
+    async fn moment(&self, house: &House, name: &Arc<str>, job: JobId) -> clinch_store::Result<Timestamp> {
+        let mut pace = self.pace.lock().await;
+        let now = house.clock.now();
+        if let Some(moment) = lock(&self.promised).kept(job, |moment| !pace.is_lost(moment, now)) {
+            return Ok(moment);
+        }
+        let moment = match pace.take(now) {
+            Some(moment) => moment,
+            None => {
+                let calls = pace.block();
+                let ask = PaceAsk { name: name.clone(), calls, every: pace.every(), now, ahead: AHEAD_MAX };
+                let Some(first) = house.store.reserve(ask).await? else { return Ok(pace.queue(now)) };
+                pace.refill(first, calls);
+                pace.take(now).unwrap_or(first)
+            }
+        };
+        lock(&self.promised).promise(job, moment, now);
+        Ok(moment)
+    }
+
+    /// The job uses its moment.
+    fn come(&self, job: JobId) {
+        lock(&self.promised).forget(job);
+    }
+}
+
+impl Promised {
+    fn promise(&mut self, job: JobId, moment: Timestamp, now: Timestamp) {
+        while let Some((oldest, late)) = self.by_time.first().copied()
+            && now.since(oldest) > MOMENT_KEPT
+        {
+            self.by_time.pop_first();
+            self.moments.remove(&late);
+        }
+        self.moments.insert(job, moment);
+        self.by_time.insert((moment, job));
+    }
+
+    /// The moment of the job, if it still counts.
+    fn kept(&mut self, job: JobId, counts: impl Fn(Timestamp) -> bool) -> Option<Timestamp> {
+        let moment = self.moments.get(&job).copied()?;
+        if !counts(moment) {
+            self.forget(job);
+            return None;
+        }
+        Some(moment)
+    }
+
+    fn forget(&mut self, job: JobId) {
+        if let Some(moment) = self.moments.remove(&job) {
+            self.by_time.remove(&(moment, job));
+        }
+    }
+}
+
+/// The partners of this node, by name.
+pub struct Partners {
+    known: Mutex<HashMap<Arc<str>, Arc<Partner>>>,
+}
+
+impl Partners {
+    pub fn new() -> Partners {
+        Partners { known: Mutex::default() }
+    }
+
+    /// What protects a partner is what is said of it now, whatever was said when a job was accepted.
+    pub fn of(&self, house: &House, called: &Arc<Integration>) -> Arc<Partner> {
+        let mut known = lock(&self.known);
+        if let Some(partner) = known.get(&called.name) {
+            return partner.clone();
+        }
+        let live = house.versions.workspace.integration(&called.name).unwrap_or(called);
+        let partner = Arc::new(Partner::new(live.clone()));
+        known.insert(called.name.clone(), partner.clone());
+        partner
+    }
+}

@@ -1,0 +1,301 @@
+//! Scripts: run in processes that stay warm. A process runs one script only, one job at a time, and goes when it has run
+//! many, was idle for a while, or did what it may not.
+
+mod process;
+
+use super::act::{Act, MayBegin, Sending, Sent, Tools};
+use bytes::Bytes;
+use clinch_core::death::Reason;
+use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
+use clinch_core::script::{Isolation, Language};
+use process::{Process, Ran, Said};
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// So many processes run one script at once, for each processor, and at least `PROCESSES_MIN`.
+const PROCESSES_PER_CPU: usize = 2;
+const PROCESSES_MIN: usize = 4;
+/// All scripts together have so many times as many: one that is slow does not keep the others waiting.
+const SCRIPTS_AT_ONCE: usize = 4;
+/// A process that has run so many jobs is replaced.
+const RUNS_MAX: u32 = 1_000;
+/// A process that has had nothing to do for so long is ended.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Of what a script says when it fails, so much is kept.
+const ERROR_CHARS_MAX: usize = 2_000;
+
+const RUNNERS: [(&str, &str); 3] = [
+    ("runner.mjs", include_str!("runner.mjs")),
+    ("runner.py", include_str!("runner.py")),
+    ("runner.sh", include_str!("runner.sh")),
+];
+
+/// What a process is started for.
+#[derive(Clone, Debug)]
+pub struct Home {
+    /// The same for scripts that may share a process.
+    pub id: [u8; 32],
+    pub language: Language,
+    pub text: Arc<str>,
+    pub memory_bytes_max: usize,
+}
+
+pub struct ScriptCall {
+    home: Home,
+    env: Vec<(String, String)>,
+    /// Never shown, whatever a script says.
+    secrets: Vec<String>,
+    timeout: Duration,
+    isolation: Isolation,
+    turn: Option<Result<Turn, String>>,
+}
+
+impl ScriptCall {
+    pub fn new(
+        home: Home,
+        env: Vec<(String, String)>,
+        secrets: Vec<String>,
+        timeout: Duration,
+        isolation: Isolation,
+    ) -> ScriptCall {
+        ScriptCall { home, env, secrets, timeout, isolation, turn: None }
+    }
+}
+
+impl Act for ScriptCall {
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn get_ready<'a>(&'a mut self, tools: &'a Tools) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        Box::pin(async { self.turn = tools.scripts.turn(&self.home, self.isolation).await })
+    }
+
+    fn send<'a>(self: Box<Self>, tools: &'a Tools, _class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {
+        Box::pin(tools.scripts.run(*self, may_begin))
+    }
+}
+
+/// The processes of this node.
+pub struct Scripts {
+    pool: Arc<Pool>,
+    stop: CancellationToken,
+}
+
+struct Pool {
+    /// Where scripts run.
+    workspace: PathBuf,
+    /// Where the programs are that run them.
+    programs: TempDir,
+    /// The right to run a script at all.
+    places: Arc<Semaphore>,
+    places_max: usize,
+    /// The right to run this very script, while anybody runs it or waits for it.
+    shares: Mutex<HashMap<[u8; 32], Weak<Semaphore>>>,
+    share_max: usize,
+    /// The longest idle first.
+    idle: Mutex<VecDeque<Idle>>,
+}
+
+struct Idle {
+    home: [u8; 32],
+    process: Process,
+    since: Instant,
+}
+
+/// A process, and the right to use it.
+struct Turn {
+    process: Process,
+    _share: OwnedSemaphorePermit,
+    _place: OwnedSemaphorePermit,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Scripts {
+    pub fn new(workspace: PathBuf, stop: CancellationToken) -> Result<Scripts, String> {
+        let failed = |error: std::io::Error| format!("there is no place for the programs that run scripts: {error}");
+        let programs = tempfile::Builder::new().prefix("clinch-scripts-").tempdir().map_err(failed)?;
+        for (name, text) in RUNNERS {
+            std::fs::write(programs.path().join(name), text).map_err(failed)?;
+        }
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let share_max = (cpus * PROCESSES_PER_CPU).max(PROCESSES_MIN);
+        let places_max = share_max * SCRIPTS_AT_ONCE;
+        let pool = Arc::new(Pool {
+            workspace,
+            programs,
+            places: Arc::new(Semaphore::new(places_max)),
+            places_max,
+            shares: Mutex::default(),
+            share_max,
+            idle: Mutex::default(),
+        });
+        tokio::spawn(end_the_idle(Arc::downgrade(&pool)));
+        Ok(Scripts { pool, stop })
+    }
+
+    /// A process of its own for as long as it takes. `None`: the house is left.
+    async fn turn(&self, home: &Home, isolation: Isolation) -> Option<Result<Turn, String>> {
+        let pool = &self.pool;
+        let rights = async {
+            let share = pool.share(home.id).acquire_owned().await.expect("shares are never closed");
+            (share, pool.places.clone().acquire_owned().await.expect("the places are never closed"))
+        };
+        let (share, place) = tokio::select! {
+            rights = rights => rights,
+            () = self.stop.cancelled() => return None,
+        };
+        let warm = if isolation == Isolation::Warm { pool.take(home.id) } else { None };
+        let process = warm.map_or_else(|| pool.start(home), Ok);
+        Some(process.map(|process| Turn { process, _share: share, _place: place }))
+    }
+
+    async fn run(&self, mut call: ScriptCall, may_begin: MayBegin<'_>) -> Sent {
+        let mut turn = match call.turn.take() {
+            Some(Ok(turn)) => turn,
+            Some(Err(why)) => return Sent::NotSent(why),
+            None => return Sent::TooLate,
+        };
+        let deadline = Instant::now() + call.timeout;
+        loop {
+            if !may_begin() {
+                return Sent::TooLate;
+            }
+            let was_warm = turn.process.runs() > 0;
+            let (ran, said) = turn.process.run(&call.home, &call.env, deadline).await;
+            let ran = match ran {
+                // It ended while it had nothing to do, and another may do what it did not begin.
+                Ran::NotBegun(_) if was_warm => match self.pool.start(&call.home) {
+                    Ok(process) => {
+                        turn.process = process;
+                        continue;
+                    }
+                    Err(why) => return Sent::NotSent(why),
+                },
+                ran => ran,
+            };
+            let is_fine = matches!(ran, Ran::Done(_) | Ran::Failed { spoiled: false, .. });
+            if is_fine && call.isolation == Isolation::Warm && turn.process.is_fit(&call.home) {
+                self.pool.give_back(call.home.id, turn);
+            }
+            return call.sent(ran, &said);
+        }
+    }
+}
+
+impl ScriptCall {
+    fn sent(&self, ran: Ran, said: &Said) -> Sent {
+        match ran {
+            Ran::Done(returned) => {
+                let mut body = returned.unwrap_or_else(|| last_json(&said.out)).into_bytes();
+                body.truncate(RECEIPT_BYTES_MAX);
+                Sent::Answered { receipt: Receipt { status: 200, body: Bytes::from(body) }, retry_after: None }
+            }
+            Ran::NotBegun(why) => Sent::NotSent(self.shown(&why, said)),
+            Ran::Failed { why, .. } => Sent::Failed { reason: Reason::ScriptError, why: self.shown(&why, said) },
+            Ran::TimedOut => {
+                let why = format!("it ran longer than {} and was ended", clinch_core::time::human(self.timeout));
+                Sent::Broken { reason: Reason::Timeout, why: self.shown(&why, said) }
+            }
+            Ran::Broken(why) => Sent::Broken { reason: Reason::ScriptError, why: self.shown(&why, said) },
+        }
+    }
+
+    /// What people may see of what went wrong: the end of what the script said, masked.
+    fn shown(&self, why: &str, said: &Said) -> String {
+        let err = String::from_utf8_lossy(&said.err);
+        let err = err.trim();
+        let from = err.ceil_char_boundary(err.len().saturating_sub(ERROR_CHARS_MAX));
+        let why = &why[..why.floor_char_boundary(ERROR_CHARS_MAX)];
+        let mut text = if err.is_empty() { why.to_string() } else { format!("{why}; stderr: {}", &err[from..]) };
+        for secret in self.secrets.iter().filter(|secret| !secret.is_empty()) {
+            text = text.replace(secret.as_str(), "***");
+        }
+        crate::masking::rules().text(&text)
+    }
+}
+
+/// The last line of what it wrote, if that is JSON.
+fn last_json(out: &[u8]) -> String {
+    let text = String::from_utf8_lossy(out);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    let is_json = serde_json::from_str::<serde::de::IgnoredAny>(last).is_ok();
+    if is_json { last.to_string() } else { "null".to_string() }
+}
+
+impl Pool {
+    fn share(&self, home: [u8; 32]) -> Arc<Semaphore> {
+        let mut shares = lock(&self.shares);
+        if let Some(share) = shares.get(&home).and_then(Weak::upgrade) {
+            return share;
+        }
+        shares.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Semaphore::new(self.share_max));
+        shares.insert(home, Arc::downgrade(&share));
+        share
+    }
+
+    /// The one that was used last.
+    fn take(&self, home: [u8; 32]) -> Option<Process> {
+        let mut idle = lock(&self.idle);
+        let at = idle.iter().rposition(|idle| idle.home == home)?;
+        idle.remove(at).map(|idle| idle.process)
+    }
+
+    fn give_back(&self, home: [u8; 32], turn: Turn) {
+        lock(&self.idle).push_back(Idle { home, process: turn.process, since: Instant::now() });
+    }
+
+    /// A new one, for which another that is idle may have to go.
+    fn start(&self, home: &Home) -> Result<Process, String> {
+        let busy = self.places_max - self.places.available_permits().min(self.places_max);
+        let gone: Vec<Idle> = {
+            let mut idle = lock(&self.idle);
+            let too_many = (idle.len() + busy).saturating_sub(self.places_max).min(idle.len());
+            idle.drain(..too_many).collect()
+        };
+        drop(gone);
+        Process::start(home, self.programs.path(), &self.workspace)
+    }
+}
+
+async fn end_the_idle(pool: Weak<Pool>) {
+    loop {
+        tokio::time::sleep(IDLE_MAX / 4).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let gone: Vec<Idle> = {
+            let mut idle = lock(&pool.idle);
+            let kept = idle.iter().position(|idle| idle.since.elapsed() < IDLE_MAX).unwrap_or(idle.len());
+            idle.drain(..kept).collect()
+        };
+        drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c7_the_last_line_of_json_is_the_result() {
+        for (out, result) in [
+            ("", "null"),
+            ("hello\n", "null"),
+            ("hello\n{\"a\": 1}\n\n", "{\"a\": 1}"),
+            ("{\"a\": 1}\nbye", "null"),
+            ("7", "7"),
+        ] {
+            assert_eq!(last_json(out.as_bytes()), result, "{out:?}");
+        }
+    }
+}

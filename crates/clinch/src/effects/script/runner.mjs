@@ -1,0 +1,159 @@
+// Runs one script again and again, for one job at a time. Jobs come as lines of JSON over the socket that is our standard
+// input, and answers go back the same way: standard output and error belong to the script.
+
+import net from 'node:net';
+import vm from 'node:vm';
+import { pathToFileURL } from 'node:url';
+import { Worker } from 'node:worker_threads';
+
+const RESULT_CHARS_MAX = 16384;
+const workspace = pathToFileURL(process.cwd() + '/script.mjs').href;
+const base = { ...process.env };
+const wire = new net.Socket({ fd: 0, readable: true, writable: true });
+// What a script writes is in the pipe before its answer, and does not pile up here when it writes too much.
+for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
+
+// A script that never yields keeps us from seeing that the server is gone. This thread sees it.
+const watch = `
+  setInterval(() => process.ppid === ${Number(process.argv[2])} || process.kill(-process.pid, 'SIGKILL'), 1000);
+`;
+new Worker(watch, { eval: true }).unref();
+const leave = () => process.kill(-process.pid, 'SIGKILL');
+wire.on('close', leave).on('error', leave).on('end', leave);
+
+class Exit {
+  constructor(code) {
+    this.code = Number(code ?? process.exitCode ?? 0);
+  }
+}
+process.exit = (code) => {
+  throw new Exit(code);
+};
+
+const isSpace = /\s/;
+
+// Where the code begins after the imports at the head of a script.
+function afterImports(text) {
+  let at = 0;
+  const skipSpace = () => {
+    for (;;) {
+      if (at < text.length && isSpace.test(text[at])) at += 1;
+      else if (text.startsWith('//', at)) at = endOf('\n');
+      else if (text.startsWith('/*', at)) at = endOf('*/', at + 2);
+      else return;
+    }
+  };
+  const endOf = (mark, from = at) => {
+    const found = text.indexOf(mark, from);
+    return found < 0 ? text.length : found + mark.length;
+  };
+  let end = 0;
+  for (;;) {
+    skipSpace();
+    // Neither import(…) nor import.meta: those are expressions.
+    if (!/^import(?![\w$]|\s*[(.])/.test(text.slice(at, at + 64))) return end;
+    // The name of the module is the first string that is not the name of something in it.
+    at += 'import'.length;
+    for (let depth = 0; at < text.length; ) {
+      skipSpace();
+      const c = text[at];
+      if (c === '"' || c === "'") {
+        at = endOf(c, at + 1);
+        if (depth === 0) break;
+      } else {
+        if (c === '{') depth += 1;
+        if (c === '}') depth -= 1;
+        at += 1;
+      }
+    }
+    end = at;
+    skipSpace();
+    if (/^(with|assert)\s*\{/.test(text.slice(at, at + 16))) end = at = endOf('}');
+    skipSpace();
+    if (text[at] === ';') end = at += 1;
+  }
+}
+
+async function native(url) {
+  const loaded = await import(url);
+  const names = Object.keys(loaded);
+  const module = new vm.SyntheticModule(names, () => names.forEach((name) => module.setExport(name, loaded[name])));
+  return module;
+}
+
+const resolve = async (specifier) => import.meta.resolve(specifier, workspace);
+
+// The script as a function. Its imports are those of a module in the workspace; lines keep their numbers.
+async function compile(text) {
+  const head = afterImports(text);
+  const code = `${text.slice(0, head)};export default async function () {${text.slice(head)}\n}`;
+  const module = new vm.SourceTextModule(code, {
+    identifier: 'script',
+    importModuleDynamically: async (specifier) => import(await resolve(specifier)),
+    initializeImportMeta: (meta) => {
+      meta.url = workspace;
+    },
+  });
+  await module.link(async (specifier) => {
+    const linked = await native(await resolve(specifier));
+    await linked.link(() => {});
+    return linked;
+  });
+  await module.evaluate();
+  return module.namespace.default;
+}
+
+function setEnvironment(more) {
+  const wanted = { ...base, ...more };
+  for (const name of Object.keys(process.env)) if (!(name in wanted)) delete process.env[name];
+  for (const [name, value] of Object.entries(wanted)) if (process.env[name] !== value) process.env[name] = value;
+}
+
+const tell = (message) => wire.write(JSON.stringify(message) + '\n');
+
+function describe(error) {
+  const text = error instanceof Error ? error.stack || String(error) : String(error);
+  // The frames below the script are ours, and so is the file that imports for it.
+  const isOurs = (line) => /^\s+at .*(runner\.mjs|node:internal)/.test(line);
+  const theirs = text.split('\n').filter((line) => !isOurs(line)).join('\n');
+  return theirs.replace(/ imported from \S*runner\.mjs/, '').slice(0, RESULT_CHARS_MAX);
+}
+
+let text;
+let script;
+
+async function run(env) {
+  setEnvironment(env);
+  tell({ begun: true });
+  try {
+    if (!script) {
+      try {
+        script = await compile(text);
+      } catch (error) {
+        // A module that failed to load stays failed for the life of a process.
+        return { error: describe(error), spoiled: true };
+      }
+    }
+    const returned = await script();
+    return returned === undefined ? {} : { returned: JSON.stringify(returned)?.slice(0, RESULT_CHARS_MAX) };
+  } catch (error) {
+    if (!(error instanceof Exit)) return { error: describe(error) };
+    return error.code === 0 ? {} : { error: `process.exit(${error.code})` };
+  } finally {
+    setEnvironment({});
+  }
+}
+
+let unread = [];
+wire.setEncoding('utf8');
+wire.on('data', async (piece) => {
+  unread.push(piece);
+  if (!piece.endsWith('\n')) return;
+  const lines = unread.join('').split('\n').slice(0, -1);
+  unread = [];
+  for (const line of lines) {
+    const message = JSON.parse(line);
+    if (message.script !== undefined) text = message.script;
+    else tell(await run(message.env));
+  }
+});

@@ -1,0 +1,171 @@
+//! Partners that throttle, fail and come back: circuits, limits, lookups.
+
+use crate::world::{OK, Reply, World, worker_with_step};
+use clinch_core::death::Reason;
+use clinch_core::effect::EffectState;
+use clinch_core::id::JobId;
+use clinch_core::job::{Waits, Word};
+use clinch_core::key::IdempotencyKey;
+use std::time::Duration;
+
+/// The key under which the step of a job travels.
+fn key_of(job: JobId) -> String {
+    IdempotencyKey::of(job, "charge").as_str().to_string()
+}
+
+const BODY: &str = r#"{"order":7}"#;
+
+/// The settings with an integration named `crm`, and the step that calls it.
+fn partner(world: &str, settings: &str) -> (String, String) {
+    let clinch = format!("integrations:\n  crm:\n    base_url: http://{world}\n{settings}");
+    let step = "  - name: charge\n    http: {integration: crm, url: /charge, body_from: body}\n";
+    (clinch, worker_with_step(step))
+}
+
+async fn world(settings: &str) -> World {
+    // The target's address is known only when it is there.
+    let (clinch, worker) = partner("TARGET", settings);
+    World::new(&[("clinch.yml", &clinch), ("workers/charge.yml", &worker)]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d4_the_key_and_the_credentials_travel_as_the_integration_says() {
+    let settings = "    key_header: X-Request-Id\n    headers: {X-Team: growth}\n    idempotency: header\n";
+    let world = world(settings).await;
+    world.post_and_wait("k", BODY, Word::Success).await;
+    let call = &world.target.calls()[0];
+    assert_eq!(call.headers.get("x-team").map(String::as_str), Some("growth"));
+    assert!(call.headers.get("x-request-id").is_some_and(|key| !key.is_empty()));
+    assert_eq!(call.headers.get("idempotency-key"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e3_p4_an_open_circuit_holds_jobs_back_at_no_cost_probes_and_closes() {
+    let settings = "    breaker: {min_calls: 2, open_for: 1s, probes: 1}\n    idempotency: natural\n";
+    let world = world(settings).await;
+    world.target.script("/charge", [Reply::Status(503), Reply::Status(503), OK]);
+    let first = world.post("a", BODY).await.job();
+    let second = world.post("b", BODY).await.job();
+    // Two calls failed: the circuit is open, and whoever comes now waits and is charged nothing.
+    world.target.called(2).await;
+    let third = world.post("c", BODY).await.job();
+    let waiting = world.wait(third, Word::Waiting).await;
+    assert_eq!((waiting.row.waits, waiting.row.attempts), (Some(Waits::Circuit), 0));
+    for job in [first, second, third] {
+        world.wait(job, Word::Success).await;
+    }
+    assert_eq!(world.job(third).await.row.failures, 0);
+    assert_eq!(world.target.calls().len(), 5, "two that failed, and each job once more");
+    let metrics = world.admin("/metrics").await.body;
+    assert!(metrics.contains(r#"clinch_circuit_state{integration="crm",state="closed"} 1"#), "{metrics}");
+    assert!(metrics.contains(r#"clinch_circuit_transitions_total{integration="crm",to="open"} 1"#), "{metrics}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2_a_rate_is_kept_as_the_target_sees_it_and_waiting_costs_no_attempt() {
+    let world = world("    rate: 10/s\n    idempotency: natural\n").await;
+    let mut jobs = Vec::new();
+    for nth in 0..25 {
+        jobs.push(world.post(&format!("k{nth}"), BODY).await.job());
+    }
+    for job in jobs {
+        let story = world.wait(job, Word::Success).await;
+        assert_eq!((story.row.failures, story.row.attempts), (0, 1));
+    }
+    let calls = world.target.calls();
+    assert_eq!(calls.len(), 25);
+    for (nth, call) in calls.iter().enumerate() {
+        let within = calls[nth..].iter().take_while(|other| other.at - call.at < Duration::from_secs(1)).count();
+        assert!(within <= 10, "{within} calls in a second");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e1_no_more_calls_at_once_than_the_integration_bears() {
+    let world = world("    concurrency: 2\n    idempotency: natural\n").await;
+    world.target.script("/charge", [Reply::Held, Reply::Held, OK]);
+    let jobs =
+        [world.post("a", BODY).await.job(), world.post("b", BODY).await.job(), world.post("c", BODY).await.job()];
+    world.target.called(2).await;
+    // Two are called, and the third comes back again and again without being called.
+    let called: Vec<_> = world.target.calls().iter().map(|call| call.key().to_string()).collect();
+    let third = jobs.into_iter().find(|job| !called.contains(&key_of(*job))).expect("one is not called");
+    world.wait_until(third, "waiting for a place", |story| story.row.waits == Some(Waits::Limit)).await;
+    assert_eq!(world.target.calls().len(), 2);
+    world.target.release();
+    world.target.release();
+    for job in jobs {
+        world.wait(job, Word::Success).await;
+    }
+}
+
+fn found(body: &'static str) -> Reply {
+    Reply::With { status: 200, headers: &[], body }
+}
+
+const LOOKUP: &str =
+    "    lookup: {url: \"/leads?key={{ step.key }}\", done: \"answer.status == 200 and answer.body.total > 0\"}\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d2_a_lost_answer_is_looked_up_and_what_was_done_is_not_done_again() {
+    let world = world(LOOKUP).await;
+    world.target.script("/charge", [Reply::Drop]);
+    world.target.script("/leads", [Reply::Status(503), found(r#"{"total": 1}"#)]);
+    let story = world.post_and_wait("k", BODY, Word::Success).await;
+    assert_eq!(world.target.calls_at("/charge").len(), 1);
+    let asked = world.target.calls_at("/leads");
+    assert_eq!(asked.len(), 2, "an answer that says nothing is asked for again");
+    let key = world.target.calls_at("/charge")[0].key().to_string();
+    assert!(asked[0].path.ends_with(&format!("key={key}")), "{}", asked[0].path);
+    assert!(matches!(&story.effects[0].state, EffectState::Done(receipt) if receipt.status == 200));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d2_a_lost_answer_is_looked_up_and_what_was_not_done_is_done() {
+    let world = world(LOOKUP).await;
+    world.target.script("/charge", [Reply::Drop, OK]);
+    world.target.script("/leads", [found(r#"{"total": 0}"#)]);
+    world.post_and_wait("k", BODY, Word::Success).await;
+    let calls = world.target.calls_at("/charge");
+    assert_eq!((calls.len(), calls[0].key()), (2, calls[1].key()));
+    assert_eq!(world.target.calls_at("/leads").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c3_which_answers_are_tried_again_is_the_integrations_to_say() {
+    let world = world("    retry_on: [409]\n    idempotency: natural\n").await;
+    world.target.script("/charge", [Reply::Status(409), OK]);
+    world.post_and_wait("a", BODY, Word::Success).await;
+    world.target.script("/charge", [Reply::Status(503)]);
+    let story = world.post_and_wait("b", BODY, Word::Dead).await;
+    assert_eq!((story.row.reason, story.row.attempts), (Some(Reason::TargetDown), 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn t083_t086_places_inside_are_not_called_and_redirects_not_followed() {
+    let step = "  - name: charge\n    http: {url: \"http://{{ body.host }}/x\", idempotency: natural}\n";
+    let world = World::new(&[("workers/charge.yml", &worker_with_step(step))]).await;
+    let hosts = ["10.0.0.1", "169.254.169.254", "metadata.google.internal", "[::ffff:127.0.0.1]", "printer.local:631"];
+    for (nth, host) in hosts.into_iter().enumerate() {
+        let story = world.post_and_wait(&format!("k{nth}"), &format!(r#"{{"host":"{host}"}}"#), Word::Dead).await;
+        assert_eq!(story.row.reason, Some(Reason::EgressBlocked), "{host}");
+        assert!(story.row.error.is_some_and(|error| error.contains("egress")), "{host}");
+        assert_eq!((story.row.attempts, &story.effects[0].state), (1, &EffectState::NotDone), "{host}");
+    }
+    assert_eq!(world.target.calls().len(), 0);
+    let away = Reply::With { status: 302, headers: &[("location", "http://169.254.169.254/")], body: "" };
+    world.target.script("/x", [away]);
+    let body = format!(r#"{{"host":"{}"}}"#, world.target.address);
+    let story = world.post_and_wait("away", &body, Word::Dead).await;
+    assert_eq!((story.row.reason, world.target.calls().len()), (Some(Reason::RejectedByTarget), 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k4_a_server_that_others_reach_calls_this_machine_only_where_it_is_allowed() {
+    for (allow, word) in [("version: 1\n", Word::Dead), ("egress: {allow: [127.0.0.0/8]}\n", Word::Success)] {
+        let world = World::listening("0.0.0.0:0", &[("clinch.yml", allow)]).await;
+        let story = world.post_and_wait("k", BODY, word).await;
+        assert_eq!(story.row.reason, (word == Word::Dead).then_some(Reason::EgressBlocked));
+    }
+}

@@ -1,0 +1,272 @@
+//! A circuit breaker: when too many calls to a partner fail, it is left alone for a while, and then asked one call at a time
+//! whether it is back. Waiting for it costs no attempt.
+
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// The window is counted in so many parts, and forgotten part by part.
+const PARTS: usize = 10;
+
+/// When to leave a partner alone, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerRule {
+    /// From this share of failures on, in hundredths.
+    pub errors_percent: u8,
+    /// Of the calls of so long.
+    pub window: Duration,
+    /// With fewer calls than this nothing is concluded.
+    pub calls_min: u32,
+    /// How long it is left alone before the first probe, and after a probe that failed.
+    pub open_for: Duration,
+    /// How many probes in a row must succeed.
+    pub probes: u32,
+}
+
+impl Default for BreakerRule {
+    fn default() -> Self {
+        BreakerRule {
+            errors_percent: 50,
+            window: Duration::from_secs(30),
+            calls_min: 20,
+            open_for: Duration::from_secs(30),
+            probes: 3,
+        }
+    }
+}
+
+/// May a call be made now?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Go,
+    /// It is the one call that finds out whether the partner is back.
+    Probe,
+    /// Not before then.
+    Wait(Timestamp),
+}
+
+/// What people see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Circuit {
+    Closed,
+    Open,
+    HalfOpen,
+}
+
+impl Circuit {
+    pub const ALL: [Circuit; 3] = [Circuit::Closed, Circuit::Open, Circuit::HalfOpen];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Circuit::Closed => "closed",
+            Circuit::Open => "open",
+            Circuit::HalfOpen => "half_open",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    calls: u32,
+    errors: u32,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Closed { parts: [Count; PARTS], newest: i64 },
+    Open { until: Timestamp },
+    HalfOpen { succeeded: u32, probing_until: Option<Timestamp> },
+}
+
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    rule: BreakerRule,
+    state: State,
+}
+
+impl Breaker {
+    pub fn new(rule: BreakerRule) -> Breaker {
+        Breaker { rule, state: State::closed() }
+    }
+
+    pub fn circuit(&self) -> Circuit {
+        match self.state {
+            State::Closed { .. } => Circuit::Closed,
+            State::Open { .. } => Circuit::Open,
+            State::HalfOpen { .. } => Circuit::HalfOpen,
+        }
+    }
+
+    /// `probe_max` is how long a call may take: a probe that is not heard of by then counts for nothing.
+    pub fn ask(&mut self, now: Timestamp, probe_max: Duration) -> Ask {
+        match &mut self.state {
+            State::Closed { .. } => Ask::Go,
+            State::Open { until } if now < *until => Ask::Wait(*until),
+            State::HalfOpen { probing_until: Some(until), .. } if now < *until => Ask::Wait(*until),
+            State::Open { .. } => {
+                self.state = State::HalfOpen { succeeded: 0, probing_until: Some(now + probe_max) };
+                Ask::Probe
+            }
+            State::HalfOpen { probing_until, .. } => {
+                *probing_until = Some(now + probe_max);
+                Ask::Probe
+            }
+        }
+    }
+
+    /// A call that was let through came to nothing that says how the partner is.
+    pub fn forgo(&mut self) {
+        if let State::HalfOpen { probing_until, .. } = &mut self.state {
+            *probing_until = None;
+        }
+    }
+
+    /// How a call ended.
+    pub fn report(&mut self, now: Timestamp, failed: bool) {
+        match &mut self.state {
+            State::Closed { parts, newest } => {
+                turn(parts, newest, part_of(now, &self.rule));
+                let part = &mut parts[0];
+                part.calls = part.calls.saturating_add(1);
+                part.errors = part.errors.saturating_add(u32::from(failed));
+                if failed && is_broken(parts, &self.rule) {
+                    self.state = State::Open { until: now + self.rule.open_for };
+                }
+            }
+            // A call that began before the circuit opened says nothing new.
+            State::Open { .. } => {}
+            State::HalfOpen { .. } if failed => self.state = State::Open { until: now + self.rule.open_for },
+            State::HalfOpen { succeeded, probing_until } => {
+                *succeeded += 1;
+                *probing_until = None;
+                if *succeeded >= self.rule.probes {
+                    self.state = State::closed();
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn closed() -> State {
+        State::Closed { parts: [Count::default(); PARTS], newest: i64::MIN }
+    }
+}
+
+/// Which part of time it is.
+fn part_of(now: Timestamp, rule: &BreakerRule) -> i64 {
+    let part = i64::try_from(rule.window.as_micros() / PARTS as u128).unwrap_or(i64::MAX).max(1);
+    now.as_micros().div_euclid(part)
+}
+
+/// Makes room for a newer part, the newest first. After the clock was set back, the newest goes on being used.
+fn turn(parts: &mut [Count; PARTS], newest: &mut i64, part: i64) {
+    let passed = part.saturating_sub(*newest);
+    if passed <= 0 {
+        return;
+    }
+    let passed = usize::try_from(passed).unwrap_or(PARTS).min(PARTS);
+    parts.rotate_right(passed);
+    parts[..passed].fill(Count::default());
+    *newest = part;
+}
+
+fn is_broken(parts: &[Count; PARTS], rule: &BreakerRule) -> bool {
+    let calls: u64 = parts.iter().map(|part| u64::from(part.calls)).sum();
+    let errors: u64 = parts.iter().map(|part| u64::from(part.errors)).sum();
+    calls >= u64::from(rule.calls_min) && errors * 100 >= calls * u64::from(rule.errors_percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PROBE: Duration = Duration::from_secs(5);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000) + Duration::from_secs(seconds)
+    }
+
+    fn rule() -> BreakerRule {
+        BreakerRule { calls_min: 4, probes: 2, ..BreakerRule::default() }
+    }
+
+    fn broken() -> Breaker {
+        let mut breaker = Breaker::new(rule());
+        (0..4).for_each(|_| breaker.report(at(0), true));
+        assert_eq!(breaker.circuit(), Circuit::Open);
+        breaker
+    }
+
+    #[test]
+    fn e3_it_opens_at_the_share_of_failures_and_not_for_a_few_calls() {
+        let mut breaker = Breaker::new(rule());
+        for failed in [true, true, true] {
+            breaker.report(at(0), failed);
+            assert_eq!(breaker.circuit(), Circuit::Closed);
+        }
+        let mut half = Breaker::new(rule());
+        for failed in [false, false, true, true] {
+            half.report(at(0), failed);
+        }
+        assert_eq!(half.circuit(), Circuit::Open);
+        let mut mostly_fine = Breaker::new(rule());
+        for failed in [false, false, false, true, true, false, true] {
+            mostly_fine.report(at(0), failed);
+            assert_eq!(mostly_fine.circuit(), Circuit::Closed);
+        }
+    }
+
+    #[test]
+    fn e3_old_failures_are_forgotten() {
+        let mut breaker = Breaker::new(rule());
+        (0..3).for_each(|_| breaker.report(at(0), true));
+        breaker.report(at(31), true);
+        assert_eq!(breaker.circuit(), Circuit::Closed);
+    }
+
+    #[test]
+    fn e3_an_open_circuit_waits_then_probes_one_call_at_a_time_and_closes_after_enough() {
+        let mut breaker = broken();
+        assert_eq!(breaker.ask(at(29), PROBE), Ask::Wait(at(30)));
+        assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
+        assert_eq!(breaker.ask(at(31), PROBE), Ask::Wait(at(35)));
+        breaker.report(at(32), false);
+        assert_eq!(breaker.ask(at(32), PROBE), Ask::Probe);
+        breaker.report(at(33), false);
+        assert_eq!(breaker.circuit(), Circuit::Closed);
+        assert_eq!(breaker.ask(at(33), PROBE), Ask::Go);
+    }
+
+    #[test]
+    fn e3_a_failed_probe_opens_again_and_a_lost_one_is_replaced() {
+        let mut breaker = broken();
+        assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
+        breaker.report(at(31), true);
+        assert_eq!(breaker.ask(at(32), PROBE), Ask::Wait(at(61)));
+        assert_eq!(breaker.ask(at(61), PROBE), Ask::Probe);
+        assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);
+        breaker.forgo();
+        assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);
+    }
+
+    proptest! {
+        /// However long a partner is down, no more is let through than what opened the circuit and one probe per pause.
+        #[test]
+        fn e3_calls_during_an_outage_are_bounded(asks in prop::collection::vec(0u64..2_000, 1..600)) {
+            let mut breaker = Breaker::new(rule());
+            let (mut now, mut calls) = (0, 0u64);
+            for pause in asks {
+                now += pause;
+                let moment = at(0) + Duration::from_millis(now);
+                if !matches!(breaker.ask(moment, PROBE), Ask::Wait(_)) {
+                    calls += 1;
+                    breaker.report(moment, true);
+                }
+            }
+            // While it is closed, calls that are too far apart to be counted together are let through.
+            let apart = now / 7_500 + 1;
+            prop_assert!(calls <= 4 + apart + now / 30_000, "{calls} calls in {now} ms");
+        }
+    }
+}

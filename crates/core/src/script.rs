@@ -1,0 +1,154 @@
+//! A script: a few lines of another language that a step runs, and how far they may go.
+
+use crate::expr::Template;
+use crate::integration::{Integration, Promise};
+use aws_lc_rs::digest;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a process that runs scripts may hold in memory, unless the step says otherwise.
+pub const MEMORY_DEFAULT: usize = 512 << 20;
+pub const MEMORY_MIN: usize = 32 << 20;
+pub const MEMORY_MAX: usize = 64 << 30;
+
+/// The names that every script finds in its environment. No step may give them another meaning.
+pub const GIVEN: &[&str] = &["BODY", "IDEMPOTENCY_KEY", "JOB_ID", "EVENT_ID", "ATTEMPT"];
+
+#[derive(Clone, Debug)]
+pub struct ScriptAction {
+    pub runtime: Runtime,
+    pub text: Arc<str>,
+    pub env: Vec<(String, Template)>,
+    pub timeout: Duration,
+    pub memory_bytes_max: usize,
+    pub isolation: Isolation,
+    /// Stands for the runtime where effects are counted.
+    pub partner: Arc<Integration>,
+    pub promise: Promise,
+    /// The secrets that its environment is made with.
+    pub secrets: BTreeSet<String>,
+    /// Tells it from every other script: a process runs one script only, for its modules keep what they once read.
+    pub fingerprint: [u8; 32],
+}
+
+/// Of all that is written about what a process runs.
+pub fn fingerprint(runtime: Runtime, text: &str, env: &[(String, Template)], memory_bytes_max: usize) -> [u8; 32] {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    let mut add = |part: &str| {
+        // Length first, so that no text can pass for another.
+        hash.update(&(part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    };
+    add(runtime.language.word());
+    add(text);
+    add(&memory_bytes_max.to_string());
+    for (name, Template::Plain(value) | Template::Mixed(value)) in env {
+        add(name);
+        add(value);
+    }
+    hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// A process runs one job after the other, and keeps what its modules have opened.
+    Warm,
+    /// Every job has a process of its own.
+    Process,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Language {
+    Node,
+    Python,
+    Bash,
+}
+
+impl Language {
+    const ALL: [Language; 3] = [Language::Node, Language::Python, Language::Bash];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Language::Node => "node",
+            Language::Python => "python",
+            Language::Bash => "bash",
+        }
+    }
+}
+
+/// A language and the oldest version of it that will do, as in `node:18`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Runtime {
+    pub language: Language,
+    /// Major and minor; what is not written is 0.
+    pub least: (u32, u32),
+}
+
+impl fmt::Display for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.language.word())?;
+        match self.least {
+            (0, 0) => Ok(()),
+            (major, 0) => write!(f, ":{major}"),
+            (major, minor) => write!(f, ":{major}.{minor}"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a runtime")]
+pub struct BadRuntime(pub String);
+
+impl FromStr for Runtime {
+    type Err = BadRuntime;
+    fn from_str(text: &str) -> Result<Self, BadRuntime> {
+        let bad = || BadRuntime(text.to_string());
+        let (word, version) = text.split_once(':').map_or((text, None), |(word, version)| (word, Some(version)));
+        let language = Language::ALL.into_iter().find(|language| language.word() == word).ok_or_else(bad)?;
+        let least = version.map_or(Some((0, 0)), read_version).ok_or_else(bad)?;
+        Ok(Runtime { language, least })
+    }
+}
+
+/// `18`, or `3.11`.
+fn read_version(text: &str) -> Option<(u32, u32)> {
+    let number = |text: &str| text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+    let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+    Some((number(major)?, number(minor)?))
+}
+
+/// The first version in what a program says of itself: `v20.11.1`, `Python 3.11.7`, `GNU bash, version 5.2.15(1)-release`.
+pub fn version_in(said: &str) -> Option<(u32, u32)> {
+    let words = said.split(|c: char| !(c.is_ascii_digit() || c == '.')).filter(|word| word.contains('.'));
+    words.filter_map(|word| read_version(&word.splitn(3, '.').take(2).collect::<Vec<_>>().join("."))).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c7_a_runtime_is_a_language_and_the_oldest_version_that_will_do() {
+        let runtime = |text: &str| text.parse::<Runtime>();
+        assert_eq!(runtime("node:18"), Ok(Runtime { language: Language::Node, least: (18, 0) }));
+        assert_eq!(runtime("python:3.11"), Ok(Runtime { language: Language::Python, least: (3, 11) }));
+        assert_eq!(runtime("bash"), Ok(Runtime { language: Language::Bash, least: (0, 0) }));
+        for text in ["node:18", "python:3", "python:3.11", "bash", "node"] {
+            assert_eq!(runtime(text).expect("a runtime").to_string(), text);
+        }
+        for text in ["", "nodejs:18", "node:", "node:x", "node:+1", "node:18.", "ruby:3", "node:99999999999"] {
+            assert_eq!(runtime(text), Err(BadRuntime(text.into())), "{text}");
+        }
+    }
+
+    #[test]
+    fn c7_programs_say_their_version_in_their_own_ways() {
+        assert_eq!(version_in("v20.11.1\n"), Some((20, 11)));
+        assert_eq!(version_in("Python 3.11.7"), Some((3, 11)));
+        assert_eq!(version_in("GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)"), Some((5, 2)));
+        assert_eq!(version_in("command not found"), None);
+    }
+}
