@@ -3,6 +3,7 @@
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
 use crate::encryption::{Keys, Made, UNSAID};
+use crate::geoip::Geoip;
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
 use crate::rejections::Rejections;
@@ -131,6 +132,8 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         std::path::absolute(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
     masking::follow(&workspace.settings.masking);
     let secrets = read_secrets(&workspace, options.roles)?;
+    let geoip_files = if options.roles.worker { workspace.geoip_files() } else { BTreeSet::new() };
+    let geoip = Geoip::open(&options.workspace, geoip_files).map_err(StartError::Workspace)?;
     let credentials = match options.roles.intake {
         true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
         false => Vec::new(),
@@ -178,6 +181,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         metrics,
         versions: Arc::new(Versions::new(live, Arc::new(workspace), directory)),
         secrets: Arc::new(secrets),
+        geoip: Arc::new(geoip),
         stop: CancellationToken::new(),
     };
     let mut app = App {

@@ -3,6 +3,7 @@
 use crate::chores::Chores;
 use crate::clock::Clock;
 use crate::encryption::Keys;
+use crate::geoip::Geoip;
 use crate::rejections::Rejections;
 use crate::secrets::Secrets;
 use crate::senders::Senders;
@@ -21,6 +22,7 @@ pub struct House {
     pub metrics: Arc<Metrics>,
     pub versions: Arc<Versions>,
     pub secrets: Arc<Secrets>,
+    pub geoip: Arc<Geoip>,
     pub rejections: Arc<Rejections>,
     pub senders: Arc<Senders>,
     /// Where steps may call.

@@ -10,6 +10,7 @@ pub mod crash;
 pub mod demo;
 pub mod effects;
 pub mod encryption;
+pub mod geoip;
 pub mod house;
 pub mod intake;
 pub mod keeper;

@@ -15,6 +15,8 @@ pub const CONCURRENCY_MAX: usize = 10_000;
 #[derive(Clone, Debug)]
 pub struct Integration {
     pub name: Arc<str>,
+    /// Where it is, if it is a database. Nothing but secrets is computed in it.
+    pub url: Option<Template>,
     /// What a url that begins with `/` is appended to.
     pub base_url: Option<Template>,
     pub auth: Option<Auth>,
@@ -130,6 +132,7 @@ impl Integration {
     pub fn unsaid(name: &str) -> Integration {
         Integration {
             name: name.into(),
+            url: None,
             base_url: None,
             auth: None,
             headers: Vec::new(),
@@ -157,7 +160,12 @@ impl Integration {
             .lookup
             .iter()
             .flat_map(|lookup| std::iter::once(&lookup.url).chain(lookup.headers.iter().map(|(_, value)| value)));
-        self.base_url.iter().chain(auth).chain(self.headers.iter().map(|(_, value)| value)).chain(lookup)
+        self.url
+            .iter()
+            .chain(&self.base_url)
+            .chain(auth)
+            .chain(self.headers.iter().map(|(_, value)| value))
+            .chain(lookup)
     }
 }
 

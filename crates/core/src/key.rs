@@ -180,6 +180,11 @@ impl Pepper {
         Pepper(hmac::Key::new(hmac::HMAC_SHA256, words.as_bytes()))
     }
 
+    /// What tells this installation from others, and tells nobody the secret.
+    pub fn installation(&self) -> String {
+        HEXLOWER.encode(&self.mac("clinch installation 1", &[])[..8])
+    }
+
     /// Of these parts, in this order, for one purpose.
     pub(crate) fn mac(&self, purpose: &str, parts: &[&str]) -> [u8; 32] {
         let mut mac = hmac::Context::with_key(&self.0);
@@ -215,6 +220,20 @@ impl DedupKey {
 
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         DedupKey(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// A key that a step sets, in the scope of its tenant, unreadable without the pepper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OnceKey([u8; 32]);
+
+impl OnceKey {
+    pub fn of(pepper: &Pepper, tenant: &str, key: &str) -> Self {
+        OnceKey(pepper.mac("clinch once 1", &[tenant, key]))
     }
 
     pub const fn as_bytes(&self) -> &[u8; 32] {

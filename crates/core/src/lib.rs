@@ -28,6 +28,7 @@ pub mod mask;
 pub mod minimise;
 pub mod pace;
 pub mod payload;
+pub mod phone;
 pub mod pointer;
 mod raw;
 pub mod retry;

@@ -66,7 +66,8 @@ pub enum BadDuration {
     TooLong(String),
 }
 
-const LONGEST: Duration = Duration::from_secs(3650 * 86_400);
+/// No length of time is longer.
+pub const DURATION_MAX: Duration = Duration::from_secs(3650 * 86_400);
 
 /// Reads `250ms`, `1.5s`, `90s`, `5m`, `48h`, `7d`, and sums of these such as `1h30m`.
 pub fn parse_duration(text: &str) -> Result<Duration, BadDuration> {
@@ -99,7 +100,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, BadDuration> {
         rest = rest[letters..].trim_start();
     }
     match Duration::try_from_secs_f64(total) {
-        Ok(span) if span <= LONGEST => Ok(span),
+        Ok(span) if span <= DURATION_MAX => Ok(span),
         _ => Err(BadDuration::TooLong(trimmed.to_string())),
     }
 }

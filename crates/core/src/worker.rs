@@ -1,9 +1,12 @@
 //! A worker: the queue it consumes, its steps, and what it does when they fail.
 
-use crate::expr::{Expr, Template};
+use crate::expr::{BadExpr, Expr, Scope, Template, Tree};
 use crate::integration::{Integration, Promise};
+use crate::phone::{Country, Strictness};
 use crate::retry::RetryPolicy;
 use crate::script::ScriptAction;
+use crate::time::{DURATION_MAX, Timestamp};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +46,13 @@ pub struct Step {
 pub enum Action {
     Http(Box<HttpAction>),
     Script(Box<ScriptAction>),
+    Transform(Tree),
+    Validate(ValidateAction),
+    Phone(PhoneAction),
+    Geoip(GeoipAction),
+    Delay(DelayAction),
+    Setnx(SetnxAction),
+    Sql(Box<SqlAction>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
     NotYet(&'static str),
 }
@@ -69,6 +79,103 @@ pub enum HttpBody {
     /// Text with templates in it.
     Text(Template),
     /// A tree of values with templates in its strings, as JSON.
-    Tree(crate::expr::Tree),
+    Tree(Tree),
     Empty,
+}
+
+/// Holds a value against a schema of the workspace.
+#[derive(Clone, Debug)]
+pub struct ValidateAction {
+    pub schema: String,
+    pub from: Expr,
+}
+
+/// A phone number as the whole world writes it.
+#[derive(Clone, Debug)]
+pub struct PhoneAction {
+    pub from: Expr,
+    /// Where numbers without `+` are.
+    pub country: Option<Country>,
+    pub strict: Strictness,
+}
+
+/// What a database of the workspace says of an address.
+#[derive(Clone, Debug)]
+pub struct GeoipAction {
+    pub from: Expr,
+    /// A file, relative to the workspace.
+    pub database: String,
+}
+
+/// Waits, without an attempt being charged.
+#[derive(Clone, Debug)]
+pub enum DelayAction {
+    /// From when it was first reached.
+    For(Duration),
+    Until(Expr),
+}
+
+impl DelayAction {
+    /// When the step lets its job go on. `reached` is when it was reached first.
+    pub fn until(&self, reached: Timestamp, scope: &Scope) -> Result<Timestamp, BadExpr> {
+        let until = match self {
+            DelayAction::For(pause) => return Ok(reached + *pause),
+            DelayAction::Until(until) => until,
+        };
+        let moment = match until.value(scope)? {
+            Value::String(text) => text.parse().ok().map(|at: jiff::Timestamp| at.as_microsecond()),
+            Value::Number(seconds) => seconds.as_i64().and_then(|seconds| seconds.checked_mul(1_000_000)),
+            _ => None,
+        };
+        let moment = moment.map(Timestamp::from_micros).filter(|moment| moment.since(reached) <= DURATION_MAX);
+        moment.ok_or_else(|| {
+            let source = until.source();
+            BadExpr(format!(
+                "`{source}` is not a moment within 3650d: a text such as 2026-08-01T00:00:00Z, or seconds since 1970"
+            ))
+        })
+    }
+}
+
+/// Sets a key that is not set, for a while.
+#[derive(Clone, Debug)]
+pub struct SetnxAction {
+    pub key: Template,
+    pub ttl: Duration,
+    /// Another job has set it: does this one end there, with nothing to do?
+    pub stops: bool,
+}
+
+/// A statement for a database, which is run once.
+#[derive(Clone, Debug)]
+pub struct SqlAction {
+    pub partner: Arc<Integration>,
+    /// Where the database is.
+    pub address: Template,
+    pub statement: Arc<str>,
+    pub params: Vec<Tree>,
+    pub timeout: Duration,
+    pub promise: Promise,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn c8_a_delay_counts_from_when_it_was_reached_or_ends_at_a_moment() {
+        let reached = Timestamp::from_micros(5_000_000);
+        let scope = |due: Value| Scope::from_iter([("body".to_string(), json!({ "due": due }))]);
+        let pause = DelayAction::For(Duration::from_secs(60));
+        assert_eq!(pause.until(reached, &Scope::new()), Ok(Timestamp::from_micros(65_000_000)));
+        let moment = DelayAction::Until(Expr::parse("body.due").expect("an expression"));
+        for (due, seconds) in [(json!(90), 90), (json!("1970-01-01T00:01:30Z"), 90), (json!(1), 1)] {
+            assert_eq!(moment.until(reached, &scope(due)), Ok(Timestamp::from_micros(seconds * 1_000_000)));
+        }
+        for bad in [json!("soon"), json!(null), json!(i64::MAX), json!("9999-01-01T00:00:00Z"), json!([])] {
+            let said = moment.until(reached, &scope(bad.clone())).expect_err("not a moment");
+            assert!(said.0.contains("is not a moment"), "{bad}: {said}");
+        }
+    }
 }

@@ -8,17 +8,18 @@ pub mod read;
 pub mod redis;
 pub mod seal;
 pub mod sqlite;
+pub mod target;
 pub mod verify;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use clinch_core::attempt::Outcome;
 use clinch_core::death::Reason;
-use clinch_core::effect::{Effect, EffectState, Idempotency};
+use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
-use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::key::{DedupKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
 use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
@@ -222,6 +223,19 @@ impl Settlement {
     }
 }
 
+/// A key that a step sets if nobody has, for a while.
+#[derive(Clone, Debug)]
+pub struct SetOnce {
+    pub step: Arc<str>,
+    pub key: OnceKey,
+    pub at: Timestamp,
+    /// From then on it may be set again.
+    pub until: Timestamp,
+    /// What becomes the step's result if it sets the key, and what if another has.
+    pub was_free: Receipt,
+    pub was_taken: Receipt,
+}
+
 /// Calls of an integration, evenly apart.
 #[derive(Clone, Debug)]
 pub struct PaceAsk {
@@ -309,6 +323,8 @@ pub struct Pruned {
     pub jobs: u64,
     pub events: u64,
     pub keys: u64,
+    /// Keys that steps had set.
+    pub once: u64,
     /// Whether there was nothing more to look at.
     pub finished: bool,
 }
@@ -361,6 +377,9 @@ pub trait Store: Read {
     async fn intend(&self, lease: LeaseRef, effect: NewEffect) -> Result<Held>;
     /// Writes down what became of it, before the job moves on.
     async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held>;
+    /// Sets a key that is not set, and writes down whether it did as the step's result: both or neither. A step that has a
+    /// result gets it again. `None`: somebody else has the job now.
+    async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>>;
     /// Ends the attempt: its row and the job's next state, or nothing.
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held>;
     /// Takes jobs whose lease ended from their workers, so that the caller may settle them as lost.

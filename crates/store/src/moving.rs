@@ -22,6 +22,7 @@ const EVENTS_MAX: usize = 500;
 /// Nor more bytes, if it has more than one event.
 const BYTES_MAX: usize = 8 << 20;
 const AUDIT_ROWS_MAX: usize = 1_000;
+const ONCE_ROWS_MAX: usize = 1_000;
 
 /// What is written once for the whole store.
 pub(crate) struct Facts {
@@ -95,6 +96,12 @@ pub(crate) struct AuditPart {
     pub row: AuditRow,
 }
 
+/// A key that a step has set.
+pub(crate) struct OncePart {
+    pub key: Vec<u8>,
+    pub until: Timestamp,
+}
+
 /// How much there is of each kind.
 pub type Totals = Vec<(&'static str, i64)>;
 
@@ -137,6 +144,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     };
     carry_events(&source, &mut target, event, &mut step).await?;
     carry_audit(&source, &mut target, audit).await?;
+    carry_once(&source, &mut target).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);
@@ -176,6 +184,17 @@ async fn carry_audit(source: &Source, target: &mut Target, mut after: i64) -> Re
         let Some(last) = rows.last() else { return Ok(()) };
         after = last.id;
         target.take_audit(&rows).await?;
+    }
+}
+
+/// From the beginning each time: what is there already stays.
+async fn carry_once(source: &Source, target: &mut Target) -> Result<()> {
+    let mut after = Vec::new();
+    loop {
+        let keys = source.next_once(&after, ONCE_ROWS_MAX)?;
+        let Some(last) = keys.last() else { return Ok(()) };
+        after.clone_from(&last.key);
+        target.take_once(&keys).await?;
     }
 }
 

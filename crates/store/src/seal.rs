@@ -2,7 +2,7 @@
 //! read. Here and nowhere else; whoever asks the store never meets an envelope.
 
 use crate::read::{AttemptRow, KeyUse};
-use crate::{Conclusion, ForgetAsk, Forgotten, Settlement};
+use crate::{Conclusion, ForgetAsk, Forgotten, SetOnce, Settlement};
 use aws_lc_rs::rand;
 use bytes::Bytes;
 use clinch_core::effect::{Effect, EffectState, Receipt};
@@ -50,6 +50,22 @@ impl Sealer {
         match &end.state {
             EffectState::Done(receipt) => Some(self.seal(result_place(job, &end.name), &receipt.body).into_owned()),
             _ => None,
+        }
+    }
+
+    /// Both results that a key may have.
+    pub fn once(&self, job: JobId, ask: SetOnce) -> SetOnce {
+        let seal = |receipt: &Receipt| {
+            let body = self.seal(result_place(job, &ask.step), &receipt.body).into_owned().into();
+            Receipt { status: receipt.status, body }
+        };
+        SetOnce { was_free: seal(&ask.was_free), was_taken: seal(&ask.was_taken), ..ask }
+    }
+
+    pub fn open_result(&self, job: JobId, step: &str, stored: Receipt) -> crate::Result<Receipt> {
+        match self.open(result_place(job, step), &stored.body) {
+            Ok(body) => Ok(Receipt { body, ..stored }),
+            Err(why) => Err(crate::StoreError::Damaged(format!("the result of step `{step}` of {job}: {why}"))),
         }
     }
 

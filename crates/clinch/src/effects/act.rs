@@ -4,12 +4,14 @@ use super::http::HttpClient;
 use super::script::Scripts;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, Receipt};
+use clinch_store::target::Targets;
 use std::pin::Pin;
 use std::time::Duration;
 
 /// What acts are done with. One of each for the house.
 pub struct Tools {
     pub http: HttpClient,
+    pub databases: Targets,
     pub scripts: Scripts,
 }
 
@@ -57,6 +59,10 @@ pub enum Sent {
         reason: Reason,
         why: String,
     },
+    /// It was begun, did not work, and was taken back.
+    Undone(String),
+    /// The target looked at it and will not have it; nothing was done.
+    Refused(String),
     /// It could not be made into a request at all.
     Invalid(String),
 }

@@ -11,6 +11,7 @@ use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::integration::Integration;
 use clinch_core::term::{Term, may_begin};
+use clinch_store::target::Targets;
 use clinch_store::{Conclusion, Held, LeaseRef, NewEffect};
 use std::sync::Arc;
 
@@ -49,8 +50,10 @@ pub struct Passed {
 
 impl Gate {
     pub fn new(house: House) -> Result<Gate, String> {
-        let scripts = Scripts::new(house.versions.directory.clone(), house.stop.clone())?;
-        let tools = Tools { http: HttpClient::new(house.egress.clone())?, scripts };
+        let directory = &house.versions.directory;
+        let scripts = Scripts::new(directory.clone(), house.stop.clone())?;
+        let databases = Targets::new(directory);
+        let tools = Tools { http: HttpClient::new(house.egress.clone())?, databases, scripts };
         Ok(Gate { house, tools, partners: Partners::new() })
     }
 
@@ -110,9 +113,10 @@ impl Gate {
             Sent::Answered { receipt, .. } => {
                 visit.tell(&self.house, receipt.status >= 500 || receipt.status == 429 || receipt.status == 408);
             }
-            Sent::NotSent(_) | Sent::NoAnswer { .. } | Sent::Failed { .. } | Sent::Broken { .. } => {
+            Sent::NotSent(_) | Sent::NoAnswer { .. } | Sent::Undone(_) | Sent::Failed { .. } | Sent::Broken { .. } => {
                 visit.tell(&self.house, true)
             }
+            Sent::Refused(_) => visit.tell(&self.house, false),
             // These say nothing of the partner.
             Sent::TooLate | Sent::Invalid(_) | Sent::Blocked(_) => {}
         }
@@ -138,6 +142,14 @@ impl Gate {
             Sent::NotSent(why) => {
                 let failure = Failure::new(Reason::TargetDown, format!("step `{step}`: nothing was sent: {why}"));
                 (EffectState::NotDone, Err(Outcome::Failed(failure)))
+            }
+            Sent::Undone(why) => {
+                let failure = Failure::new(Reason::TargetDown, format!("step `{step}`: nothing was changed: {why}"));
+                (EffectState::NotDone, Err(Outcome::Failed(failure)))
+            }
+            Sent::Refused(why) => {
+                let error = format!("step `{step}`: the target refused it: {why}");
+                (EffectState::NotDone, Err(Outcome::Refused(Failure::new(Reason::RejectedByTarget, error))))
             }
             Sent::TooLate => {
                 tracing::warn!(

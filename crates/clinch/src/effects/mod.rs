@@ -6,9 +6,11 @@ mod gate;
 mod http;
 mod partner;
 mod script;
+mod sql;
 
 pub use act::{Act, Sent};
 pub use gate::{Effect, Gate, Passage, Passed};
 pub use http::HttpCall;
 pub use partner::Wait;
 pub use script::{Home, ScriptCall};
+pub use sql::SqlCall;

@@ -2,22 +2,24 @@
 
 use super::lease::Leases;
 use super::scope::Scope;
-use super::steps::{self, Outward};
+use super::steps::delay::{self, Stand};
+use super::steps::{self, Inward, Kind, Outward, setnx};
 use crate::effects::{Effect, Gate, Passage, Sent, Wait};
 use crate::house::House;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
 use clinch_core::attempt::{Failure, Outcome, Past, verdict};
 use clinch_core::config::Workspace;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Leave, Receipt, leave};
+use clinch_core::effect::{EffectState, Idempotency, Leave, Receipt, leave};
 use clinch_core::expr::BadExpr;
-use clinch_core::job::Ending;
+use clinch_core::job::{Ending, Waits};
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
 use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::{Step, Worker};
-use clinch_store::{Claim, Conclusion, Held, Settlement};
+use clinch_core::worker::{DelayAction, SetnxAction, Step, Worker};
+use clinch_store::{Claim, Conclusion, Held, NewEffect, Settlement};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +48,8 @@ impl End {
 enum StepEnd {
     /// Its condition was false.
     LeftOut,
+    /// It only computed this.
+    Computed(Value),
     /// An earlier attempt did it.
     DoneBefore(Receipt),
     /// It was done now; the conclusion is still to be written.
@@ -127,6 +131,7 @@ async fn steps_of(
         }
         match run_step(house, gate, leases, claim, step, &payload, &mut scope).await? {
             StepEnd::LeftOut => continue,
+            StepEnd::Computed(output) => scope.add_computed(&step.name, output),
             StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
             StepEnd::Done(_, conclusion) if at + 1 == worker.steps.len() => {
                 // The last result and the end of the job are one change.
@@ -166,9 +171,15 @@ async fn run_step(
         Some(Ok(false)) => return Ok(StepEnd::LeftOut),
         Some(Err(error)) => return Ok(missing(error)),
     }
-    let Some(action) = steps::outward(&step.action) else {
-        let why = format!("step `{name}` is of a kind that this version cannot run");
-        return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
+    let action = match steps::kind(&step.action) {
+        Some(Kind::Outward(action)) => action,
+        Some(Kind::Inward(action)) => return Ok(compute(house, claim, step, action, scope)),
+        Some(Kind::Delay(delay)) => return wait_out(house, claim, step, delay, scope).await,
+        Some(Kind::Setnx(setnx)) => return set_once(house, claim, step, setnx, payload, scope).await,
+        None => {
+            let why = format!("step `{name}` is of a kind that this version cannot run");
+            return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
+        }
     };
     let past = claim.effects.iter().find(|effect| *effect.name == **name);
     match leave(past, action.promise(), house.clock.now()) {
@@ -199,11 +210,98 @@ async fn run_step(
         }
         Passage::TakenOver => return Ok(StepEnd::TakenOver),
     };
-    count_step(house, claim, name, &passed.conclusion.state, began);
+    let outcome = match passed.conclusion.state {
+        EffectState::Done(_) => "ok",
+        EffectState::Unknown => "unknown",
+        EffectState::NotDone | EffectState::Open => "failed",
+    };
+    count_step(house, claim, name, outcome, began);
     Ok(match passed.result {
         Ok(receipt) => StepEnd::Done(receipt, passed.conclusion),
         Err(outcome) => StepEnd::Over(End { outcome, step: name.into(), conclusion: Some(passed.conclusion) }),
     })
+}
+
+fn compute(house: &House, claim: &Claim, step: &Step, action: &dyn Inward, scope: &mut Scope<'_>) -> StepEnd {
+    let (name, began) = (&step.name, house.clock.now());
+    let computed = action.compute(scope);
+    count_step(house, claim, name, if computed.is_ok() { "ok" } else { "failed" }, began);
+    match computed {
+        Ok(output) => StepEnd::Computed(output),
+        Err(failure) => StepEnd::Over(End::refused(failure.reason, format!("step `{name}`: {}", failure.error), name)),
+    }
+}
+
+/// The job goes on when its time has come, and is put off until then. When it came here first is in the ledger.
+async fn wait_out(
+    house: &House,
+    claim: &Claim,
+    step: &Step,
+    delay: &DelayAction,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<StepEnd> {
+    let (name, now) = (&step.name, house.clock.now());
+    let past = claim.effects.iter().find(|effect| *effect.name == **name);
+    let stand = match delay::stand(delay, past, now, scope.names()) {
+        Ok(stand) => stand,
+        Err(error) => {
+            return Ok(StepEnd::Over(End::refused(Reason::BadPayload, format!("step `{name}`: {error}"), name)));
+        }
+    };
+    if past.is_none() {
+        let reached = NewEffect { name: name.clone(), class: Idempotency::Natural, at: now };
+        if house.insist(|| house.store.intend(claim.lease, reached.clone())).await? == Held::Lost {
+            return Ok(StepEnd::TakenOver);
+        }
+    }
+    let conclusion = |state| Conclusion { name: name.clone(), state, at: now };
+    Ok(match stand {
+        Stand::Passed(receipt) => StepEnd::DoneBefore(receipt),
+        Stand::Over(receipt) => {
+            let done = conclusion(EffectState::Done(receipt.clone()));
+            StepEnd::Done(receipt, done)
+        }
+        Stand::WaitUntil(until) => {
+            let put_off = End::of(Outcome::PutOff { until, waits: Waits::Delay }, name);
+            StepEnd::Over(End { conclusion: Some(conclusion(EffectState::NotDone)), ..put_off })
+        }
+    })
+}
+
+/// Whether the key was free is the result of the step, now and whenever the job runs again.
+async fn set_once(
+    house: &House,
+    claim: &Claim,
+    step: &Step,
+    action: &SetnxAction,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<StepEnd> {
+    let (name, began) = (&step.name, house.clock.now());
+    let past = claim.effects.iter().find(|effect| *effect.name == **name);
+    let receipt = match past.map(|past| &past.state) {
+        Some(EffectState::Done(receipt)) => receipt.clone(),
+        _ => {
+            let ask = match setnx::ask(action, name, payload, scope, began) {
+                Ok(ask) => ask,
+                Err(failure) => {
+                    let why = format!("step `{name}`: {}", failure.error);
+                    return Ok(StepEnd::Over(End::refused(failure.reason, why, name)));
+                }
+            };
+            let Some(receipt) = house.insist(|| house.store.set_once(claim.lease, ask.clone())).await? else {
+                return Ok(StepEnd::TakenOver);
+            };
+            count_step(house, claim, name, "ok", began);
+            receipt
+        }
+    };
+    if action.stops && !setnx::is_set(&receipt) {
+        let layer = ByLayerFlow { layer: "setnx".into(), flow: (&claim.flow).into() };
+        house.metrics.short_circuits.get_or_create(&layer).inc();
+        return Ok(StepEnd::Over(End::of(Outcome::Succeeded(Ending::Noop), name)));
+    }
+    Ok(StepEnd::DoneBefore(receipt))
 }
 
 /// What the partner says of an effect whose answer was lost.
@@ -291,12 +389,7 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     }
 }
 
-fn count_step(house: &House, claim: &Claim, step: &Arc<str>, state: &EffectState, began: Timestamp) {
-    let outcome = match state {
-        EffectState::Done(_) => "ok",
-        EffectState::Unknown => "unknown",
-        EffectState::NotDone | EffectState::Open => "failed",
-    };
+fn count_step(house: &House, claim: &Claim, step: &Arc<str>, outcome: &'static str, began: Timestamp) {
     let labels = ByFlowStepOutcome { flow: (&claim.flow).into(), step: step.into(), outcome: outcome.into() };
     house.metrics.step_attempts.get_or_create(&labels).inc();
     house.metrics.step_seconds.get_or_create(&labels).observe(house.clock.now().since(began).as_secs_f64());

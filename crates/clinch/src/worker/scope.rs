@@ -40,7 +40,16 @@ impl<'a> Scope<'a> {
     pub fn add_output(&mut self, step: &str, receipt: &Receipt) {
         let text = || Value::String(String::from_utf8_lossy(&receipt.body).into_owned());
         let output = serde_json::from_slice(&receipt.body).unwrap_or_else(|_| text());
-        let step = (step.to_string(), json!({"status": receipt.status, "output": output}));
+        self.add(step, json!({"status": receipt.status, "output": output}));
+    }
+
+    /// What a step computed, under `steps.NAME`.
+    pub fn add_computed(&mut self, step: &str, output: Value) {
+        self.add(step, json!({ "output": output }));
+    }
+
+    fn add(&mut self, step: &str, about: Value) {
+        let step = (step.to_string(), about);
         if let Some(Value::Object(steps)) = self.names.as_mut().and_then(|names| names.get_mut("steps")) {
             steps.insert(step.0.clone(), step.1.clone());
         }
@@ -53,6 +62,14 @@ impl<'a> Scope<'a> {
         if let Some(names) = &mut self.names {
             names.insert("step".into(), step_names(self.claim, step));
         }
+    }
+
+    pub fn house(&self) -> &'a House {
+        self.house
+    }
+
+    pub fn workspace(&self) -> &'a Workspace {
+        self.workspace
     }
 
     pub fn names(&mut self) -> &expr::Scope {

@@ -27,6 +27,8 @@ mod senders;
 mod shared;
 mod signatures;
 mod sources;
+mod sql;
+mod steps;
 mod surfaces;
 mod tidy;
 mod transport;

@@ -53,6 +53,9 @@ run:
     http: {url: http://TARGET/charge, body_from: body, idempotency: header}
 ";
 
+pub const USUAL: [(&str, &str); 3] =
+    [("queues.yml", QUEUES), ("flows/orders.yml", FLOW), ("workers/charge.yml", WORKER)];
+
 /// The usual worker with one step, written as given.
 pub fn worker_with_step(step: &str) -> String {
     let head = WORKER.split("  - name: charge").next().unwrap();
@@ -76,8 +79,7 @@ impl World {
     }
 
     pub async fn with_roles(roles: Roles, files: &[(&str, &str)]) -> World {
-        let usual = [("queues.yml", QUEUES), ("flows/orders.yml", FLOW), ("workers/charge.yml", WORKER)];
-        let mut world = World::unopened(&[&usual, files].concat()).await;
+        let mut world = World::unopened(&[&USUAL, files].concat()).await;
         world.open(roles).await;
         world.token = world.app().new_token.clone().expect("the first start makes a token");
         world
@@ -92,7 +94,7 @@ impl World {
     }
 
     /// Everything is written down and nothing is started.
-    async fn unopened(files: &[(&str, &str)]) -> World {
+    pub async fn unopened(files: &[(&str, &str)]) -> World {
         let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         let world = World {
             target: Target::start().await,
@@ -108,6 +110,10 @@ impl World {
         world
     }
 
+    pub fn workspace_dir(&self) -> PathBuf {
+        self.dir.path().join("workspace")
+    }
+
     /// Why a workspace of these files alone does not start.
     pub async fn refusal(files: &[(&str, &str)]) -> StartError {
         let world = World::unopened(files).await;
@@ -119,7 +125,7 @@ impl World {
     }
 
     pub fn write(&self, path: &str, text: &str) {
-        let path = self.dir.path().join("workspace").join(path);
+        let path = self.workspace_dir().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text.replace("TARGET", &self.target.address.to_string())).unwrap();
     }
@@ -131,7 +137,7 @@ impl World {
     pub fn options(&self, roles: Roles) -> Options {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         Options {
-            workspace: self.dir.path().join("workspace"),
+            workspace: self.workspace_dir(),
             data_dir: self.data_dir(),
             store: None,
             listen: Some(any),

@@ -6,7 +6,7 @@ use super::problem::{Code, Problem, position, shown};
 use super::queues_file::QueuesFile;
 use super::read::Spot;
 use super::source::SourceFile;
-use super::worker_file::{WorkerFile, attempt_max};
+use super::worker_file::{WorkerFile, attempt_max, delays};
 use crate::schema::Schema;
 use crate::time::human;
 use crate::worker::Worker;
@@ -217,7 +217,7 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
     for flow in &parts.flows {
         let consumers = flow.queues.iter().filter_map(|queue| Some((queue, consumer(parts, &queue.value)?)));
         let horizons = consumers.map(|(queue, worker)| {
-            let horizon = worker.retry.horizon(attempt_max(worker));
+            let horizon = worker.retry.horizon(attempt_max(worker)).saturating_add(delays(worker));
             (horizon.saturating_add(delay(parts, flow, &queue.value)), worker)
         });
         let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
@@ -318,12 +318,14 @@ fn unknown_integrations(parts: &Parts<'_>) -> Vec<Problem> {
         return Vec::new();
     }
     let known = || parts.integrations.iter().map(|integration| integration.value.as_str());
-    let called = parts.workers.iter().flat_map(|worker| &worker.called);
-    let unknown = called.filter(|called| !known().any(|name| name == called.value));
-    let problem = |called: &Spot<String>| {
+    let called = parts.workers.iter().flat_map(|worker| &worker.called).map(|spot| (spot, "base_url: https://…"));
+    let databases =
+        parts.workers.iter().flat_map(|worker| &worker.databases).map(|spot| (spot, "url: ${secrets.NAME}"));
+    let unknown = called.chain(databases).filter(|(called, _)| !known().any(|name| name == called.value));
+    let problem = |(called, line): (&Spot<String>, &str)| {
         let said = format!("integration `{}` is not defined", called.value);
         let problem = Problem::error(Code::UnknownIntegration, called.span, said).label("unknown integration");
-        let add = format!("add to clinch.yml, below `integrations:`:\n  {}:\n    base_url: https://…", called.value);
+        let add = format!("add to clinch.yml, below `integrations:`:\n  {}:\n    {line}", called.value);
         at(
             called,
             match nearest(&called.value, known()) {
@@ -350,7 +352,8 @@ fn unused_sources(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 fn unknown_schemas(parts: &Parts<'_>) -> Vec<Problem> {
-    let named = parts.sources.iter().flat_map(|source| &source.schemas);
+    let of_steps = parts.workers.iter().flat_map(|worker| &worker.schemas);
+    let named = parts.sources.iter().flat_map(|source| &source.schemas).chain(of_steps);
     let unknown = named.filter(|named| !parts.schemas.contains_key(&named.value));
     let problem = |named: &Spot<String>| {
         let said = format!("there is no schemas/{}.json", named.value);

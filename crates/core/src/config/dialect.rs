@@ -28,6 +28,7 @@ pub(super) const METHODS_OUT: &[&str] = &["POST", "GET", "PUT", "PATCH", "DELETE
 pub(super) const STRATEGIES: &[&str] = &["exponential", "linear", "fixed"];
 pub(super) const JITTERS: &[&str] = &["full", "equal", "none"];
 pub(super) const IDEMPOTENCIES: &[&str] = &["header", "lookup", "natural", "none"];
+pub(super) const STRICTNESS: &[&str] = &["none", "possible", "valid"];
 pub(super) const ON_UNKNOWN: &[&str] = &["ask", "retry"];
 pub(super) const ISOLATIONS: &[&str] = &["warm", "process"];
 pub(super) const ATTEMPTS_MAX: i64 = 10_000;
@@ -152,6 +153,11 @@ static INTEGRATION: Shape = Shape {
     doc: "Who is called: where it is, how much it bears, and what it does with a call that it has seen.",
     fields: &[
         &[
+            may(
+                "url",
+                Kind::DatabaseUrl,
+                "Where a database is, for `sql:` steps: `${secrets.NAME}`, postgres:// or sqlite:.",
+            ),
             may("base_url", Kind::Url, "What a `url` that begins with `/` is appended to."),
             may("auth", Kind::Map(&AUTH), "How clinch proves who it is."),
             may("headers", Kind::Headers, "Sent with every call; values may have templates."),
@@ -563,15 +569,7 @@ static RESPONSES: Shape = Shape {
 static FLOW_STEP: Shape = Shape {
     name: "flow_step",
     doc: "A step at the edge: put the delivery into a queue.",
-    fields: &[
-        STEP_NAME,
-        &[
-            may("queue", Kind::Map(&ENQUEUE), "The queue that gets a job."),
-            may("http", Kind::Tree, "Not run yet at the edge."),
-        ],
-        SCRIPT,
-        LATER,
-    ],
+    fields: &[STEP_NAME, &[may("queue", Kind::Map(&ENQUEUE), "The queue that gets a job.")], IN_WORKERS, SCRIPT, LATER],
     choices: &[NAME_CHOICE, one_action("add `queue:` and below it `name: QUEUE`")],
 };
 
@@ -671,6 +669,7 @@ static WORKER_STEP: Shape = Shape {
             may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
             may("queue", Kind::Tree, "Another queue. Not run yet."),
         ],
+        KINDS,
         SCRIPT,
         LATER,
     ],
@@ -701,6 +700,121 @@ static HTTP_ACTION: Shape = Shape {
     }],
 };
 
+/// What a worker's step may be, besides a request.
+static KINDS: &[Field] = &[
+    may("transform", Kind::Body, "A tree with templates, or a text; what it becomes is the output."),
+    may("validate", Kind::Map(&VALIDATE), "Holds a value against a schema."),
+    may("enrich", Kind::Map(&ENRICH), "Adds what is known of a phone number or an address."),
+    may(
+        "delay",
+        Kind::Or(&Kind::Duration { min: MILLISECOND }, &Kind::Map(&DELAY)),
+        "Waits so long, such as `2h`, or until a moment.",
+    ),
+    may("setnx", Kind::Map(&SETNX), "Sets a key that is not set, for a while."),
+    may("sql", Kind::Map(&SQL), "A statement for a database, run once."),
+];
+
+/// Workers run these; the edge does not.
+const IN_WORKERS: &[Field] = &[
+    may("http", Kind::Tree, "Not run yet at the edge."),
+    may("transform", Kind::Tree, "Not run yet at the edge."),
+    may("validate", Kind::Tree, "Not run yet at the edge."),
+    may("enrich", Kind::Tree, "Not run yet at the edge."),
+    may("delay", Kind::Tree, "Not run yet at the edge."),
+    may("setnx", Kind::Tree, "Not run yet at the edge."),
+    may("sql", Kind::Tree, "Not run yet at the edge."),
+];
+
+static VALIDATE: Shape = Shape {
+    name: "validate_step",
+    doc: "Holds a value against a schema; what breaks it is a dead letter.",
+    fields: &[&[
+        must("schema", Kind::Name, "`NAME` of `schemas/NAME.json`."),
+        may("from", Kind::Expr, "The value; `body` if not given."),
+    ]],
+    choices: &[],
+};
+
+static ENRICH: Shape = Shape {
+    name: "enrich_step",
+    doc: "Adds what is known of a value.",
+    fields: &[&[
+        may("phone", Kind::Map(&PHONE), "A phone number, as the whole world writes it."),
+        may("geoip", Kind::Map(&GEOIP), "Where an IP address is."),
+    ]],
+    choices: &[Choose {
+        keys: &["phone", "geoip"],
+        need: Need::Required,
+        none: "this enriches nothing",
+        two: "a step does one thing",
+        help: "add `phone:` or `geoip:` and below it `from: body.…`",
+    }],
+};
+
+static PHONE: Shape = Shape {
+    name: "phone",
+    doc: "A phone number as the whole world writes it (E.164).",
+    fields: &[&[
+        must("from", Kind::Expr, "The number as somebody wrote it."),
+        may("country", Kind::Country, "Where numbers without `+` are, such as `DE`."),
+        may(
+            "strict",
+            Kind::Choice(STRICTNESS),
+            "How sure it must be, else the job is a dead letter: `possible` (its length) if not given.",
+        ),
+    ]],
+    choices: &[],
+};
+
+static GEOIP: Shape = Shape {
+    name: "geoip",
+    doc: "What a MaxMind database says of an IP address; null if it does not know it.",
+    fields: &[&[
+        must("from", Kind::Expr, "The address."),
+        must("database", Kind::File(".mmdb"), "The file, relative to the workspace."),
+    ]],
+    choices: &[],
+};
+
+static DELAY: Shape = Shape {
+    name: "delay",
+    doc: "Waits, from when the step was first reached. It costs no attempt.",
+    fields: &[&[
+        may("for", span(MILLISECOND), "So long, such as `2h`."),
+        may("until", Kind::Expr, "Until this moment: `2026-08-01T00:00:00Z`, or seconds since 1970."),
+    ]],
+    choices: &[Choose {
+        keys: &["for", "until"],
+        need: Need::Required,
+        none: "this says no time",
+        two: "both say how long",
+        help: "add `for: 2h`",
+    }],
+};
+
+static SETNX: Shape = Shape {
+    name: "setnx_step",
+    doc: "Sets a key that is not set, for a while; says whether it did.",
+    fields: &[&[
+        must("key", Kind::Template, "What is set, such as \"cart-{{ body.customer }}\"."),
+        must("ttl", span(SECOND), "How long it stays set."),
+        may("on_exists", Kind::Choice(&["continue", "stop"]), "Another job has set it; continue if not given."),
+    ]],
+    choices: &[],
+};
+
+static SQL: Shape = Shape {
+    name: "sql_step",
+    doc: "A statement for a database, which is run once.",
+    fields: &[&[
+        must("database", Kind::Name, "The integration of `clinch.yml` with its `url`."),
+        must("statement", Kind::Statement, "One statement; values are `$1`, `$2` and so on."),
+        may("params", Kind::List(&Kind::Body), "The values, in this order; a list or a map is given as JSON."),
+        may("timeout", span(MILLISECOND), "How long it may take; 30s if not given."),
+    ]],
+    choices: &[],
+};
+
 const STEP_NAME: &[Field] = &[
     may("name", Kind::Name, "Unique among the steps of its file."),
     may("id", Kind::Name, "The same as `name`."),
@@ -726,6 +840,9 @@ pub(super) const ACTIONS: &[&str] = &[
     "parallel",
     "compensate",
 ];
+
+/// Those that this version runs.
+pub(super) const RUN: &[&str] = &["http", "uses", "transform", "validate", "enrich", "delay", "setnx", "sql"];
 
 /// These go with an action and change what it does.
 pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
@@ -759,16 +876,10 @@ const SCRIPT: &[Field] = &[
 const LATER: &[Field] = &[
     may("run", Kind::Tree, "A named action. Not run yet."),
     may("with", Kind::Tree, "What an action is given."),
-    may("sql", Kind::Tree, "A statement for a database. Not run yet."),
     may("queue_pull", Kind::Tree, "Takes jobs from a queue. Not run yet."),
     may("foreach", Kind::Tree, "Runs the step for each of a list. Not run yet."),
     may("rate_limit", Kind::Tree, "How fast it may go. Not run yet."),
-    may("setnx", Kind::Tree, "Sets a key that is not set. Not run yet."),
     may("send_template", Kind::Tree, "Sends a message. Not run yet."),
-    may("validate", Kind::Tree, "Holds the event against a schema. Not run yet."),
-    may("enrich", Kind::Tree, "Adds what is known elsewhere. Not run yet."),
-    may("transform", Kind::Tree, "Makes another body. Not run yet."),
-    may("delay", Kind::Tree, "Waits. Not run yet."),
     may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
     may("approval", Kind::Tree, "Asks a person. Not run yet."),
     may("parallel", Kind::Tree, "Steps side by side. Not run yet."),

@@ -34,6 +34,7 @@ pub(super) fn read(name: &str, map: Reader<'_>) -> Option<Integration> {
         None => (map.may("rate", value::rate)?, map.may("jitter", spread)?),
     };
     let read = Integration {
+        url: map.may("url", value::database_url)?,
         base_url: map.may("base_url", value::url)?,
         auth: match map.map("auth") {
             None => None,

@@ -143,12 +143,24 @@ impl Workspace {
     pub fn partners(&self) -> impl Iterator<Item = &Arc<Integration>> {
         let called = self.workers.iter().flat_map(|worker| &worker.steps).filter_map(|step| match &step.action {
             Action::Http(http) => Some(&http.partner),
+            Action::Sql(sql) => Some(&sql.partner),
             Action::Script(script) => Some(&script.partner),
-            Action::NotYet(_) => None,
+            _ => None,
         });
         let mut all: BTreeMap<&str, &Arc<Integration>> = called.map(|partner| (&*partner.name, partner)).collect();
         all.extend(self.integrations.iter().map(|partner| (&*partner.name, partner)));
         all.into_values()
+    }
+
+    /// The files that its steps look addresses up in.
+    pub fn geoip_files(&self) -> BTreeSet<&str> {
+        let steps = self.workers.iter().flat_map(|worker| &worker.steps);
+        steps
+            .filter_map(|step| match &step.action {
+                Action::Geoip(geoip) => Some(&*geoip.database),
+                _ => None,
+            })
+            .collect()
     }
 
     /// Whether the jobs of a queue belong to different tenants or groups.
@@ -284,15 +296,19 @@ impl SharedStore {
         self.url.secrets().into_iter().chain(pepper)
     }
 
-    /// The address with its secrets in place: as they are where one is all of it, escaped where it is a part.
     pub fn address(&self, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {
-        let is_all = matches!(&self.url, Template::Mixed(text) if text.starts_with("{{"));
-        filled(&self.url, |name| secret(name).map(|value| if is_all { value } else { escaped(&value) }))
+        address(&self.url, secret)
     }
 
     pub fn secret_pepper(&self, secret: impl Fn(&str) -> Option<String>) -> Result<Option<String>, BadExpr> {
         self.pepper.as_ref().map(|pepper| filled(pepper, secret)).transpose()
     }
+}
+
+/// An address with its secrets in place: as they are where one is all of it, escaped where it is a part.
+pub fn address(url: &Template, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {
+    let is_all = matches!(url, Template::Mixed(text) if text.starts_with("{{"));
+    filled(url, |name| secret(name).map(|value| if is_all { value } else { escaped(&value) }))
 }
 
 fn filled(template: &Template, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {

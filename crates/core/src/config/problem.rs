@@ -161,6 +161,8 @@ codes! {
     BadStatuses = "CL0161", "a list of statuses cannot be read";
     BadAllowed = "CL0163", "a place that may be called cannot be read";
     UnknownIntegration = "CL0162", "an integration is named that is not there";
+    BadStatement = "CL0165", "a statement for a database cannot be run as it is written";
+    BadDatabase = "CL0166", "the address of a database cannot be used";
     BadEnv = "CL0170", "a variable cannot be given to a script";
     NoRuntime = "CL0171", "the runtime of a script is not installed";
 }

@@ -71,7 +71,9 @@ fn property(field: &Field, defs: &mut Map<String, Value>) -> Value {
 
 fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
     match kind {
-        Kind::Text | Kind::Expr | Kind::AnswerExpr | Kind::Url | Kind::UrlOrPath => text(),
+        Kind::Text | Kind::Template | Kind::Statement | Kind::Expr | Kind::AnswerExpr | Kind::Url | Kind::UrlOrPath => {
+            text()
+        }
         Kind::Spread => json!({ "type": "string", "examples": ["200-600ms"] }),
         Kind::Statuses => {
             json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": ITEMS_MAX, "examples": [[429, "500-599"]] })
@@ -114,6 +116,11 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::Pointer => json!({ "type": "string", "pattern": "^/" }),
         Kind::Place => json!({ "type": "string", "examples": ["crm.internal", "*.internal", "10.1.0.0/16"] }),
         Kind::Rate => json!({ "type": "string", "examples": ["100/s", "5/min", "1000/h"] }),
+        Kind::DatabaseUrl => {
+            json!({ "type": "string", "examples": ["${secrets.NAME}", "postgres://user:${secrets.NAME}@host/database"] })
+        }
+        Kind::Country => json!({ "type": "string", "examples": ["DE"] }),
+        Kind::File(ending) => json!({ "type": "string", "examples": [format!("NAME{ending}")] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-08-01T00:00:00Z"] }),
         Kind::Patterns => {
             let list = json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": ITEMS_MAX });

@@ -121,6 +121,16 @@ pub(super) enum Kind {
     UrlOrPath,
     /// A moment in time.
     Moment,
+    /// Text with templates.
+    Template,
+    /// One statement of SQL, in which nothing is computed.
+    Statement,
+    /// The address of a database, in which only secrets may be computed.
+    DatabaseUrl,
+    /// A country by its two letters.
+    Country,
+    /// A file of the workspace whose name ends like this.
+    File(&'static str),
     /// A type of events, the beginning of types, or a list of these.
     Patterns,
 }
@@ -179,6 +189,11 @@ impl Kind {
             Kind::UrlOrPath => "https://api.example.com/path",
             Kind::Moment => "2026-08-01T00:00:00Z",
             Kind::Patterns => "shopify.*",
+            Kind::Country => "DE",
+            Kind::Statement => "UPDATE contacts SET seen = now() WHERE id = $1",
+            Kind::DatabaseUrl => "${secrets.NAME}",
+            Kind::Template => "\"{{ body.id }}\"",
+            Kind::File(_) => "GeoLite2-City.mmdb",
             Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Env | Kind::Renames => "",
         }
     }
@@ -295,6 +310,11 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::UrlOrPath => check_names(node, value::url_or_path(node, name).map(|url| Names::of(&url)), report),
         Kind::Moment => keep(node, value::moment(node, name), report),
         Kind::Patterns => check_patterns(node, name, report),
+        Kind::Template => check_names(node, value::template(node, name).map(|text| Names::of(&text)), report),
+        Kind::Statement => keep(node, value::statement(node, name), report),
+        Kind::DatabaseUrl => keep(node, value::database_url(node, name), report),
+        Kind::Country => keep(node, value::country(node, name), report),
+        Kind::File(ending) => keep(node, value::file(node, name, ending), report),
         Kind::Text => keep(node, value::text(node, name), report),
         Kind::Name => keep(node, value::name(node, name), report),
         Kind::Prefixed(prefix) => keep(node, value::prefixed(node, name, prefix), report),

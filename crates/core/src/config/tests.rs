@@ -171,14 +171,8 @@ fn what_cannot_run_yet_loads_and_is_refused_by_name() {
 fn every_later_kind_of_step_loads_in_both_spellings() {
     for step in [
         "{id: a, run: utils.compute_dedup_key, with: {fields: [customer_id], bucket_minutes: 5}}",
-        "{name: a, sql: 'select 1'}",
         "{name: a, queue: {name: other, body_from: item.body}}",
-        "{name: a, setnx: {key: x}}",
         "{name: a, send_template: {to: x}}",
-        "{name: a, validate: x}",
-        "{name: a, enrich: x}",
-        "{name: a, transform: x}",
-        "{name: a, delay: 5m}",
         "{name: a, policy: x}",
         "{name: a, approval: {by: x}}",
         "{name: a, parallel: []}",
@@ -263,7 +257,7 @@ run:
     http: {url: 'https://a.b', body_from: 'secrets.F'}
   - {name: c, http: {url: 'https://a.b', body: 'x ${secrets.G}'}}
   - {name: d, uses: node:18, script: x, env: {A: '${secrets.H}'}}
-  - {name: e, sql: 'select ${secrets.NOT_NEEDED}'}
+  - {name: e, send_template: {to: '${secrets.NOT_NEEDED}'}}
 ";
     let secrets = loaded(&with(&[("workers/post.yml", worker)])).secrets;
     assert_eq!(secrets.into_iter().collect::<String>(), "ABCDEFGH");
@@ -596,10 +590,10 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
 fn a_step_does_one_thing() {
     let said = check_worker(
         "    http:",
-        "    sql: x\n    http:",
+        "    queue_pull: x\n    http:",
         "11:5",
         Code::EitherOr,
-        "`sql` and `http` exclude each other",
+        "`queue_pull` and `http` exclude each other",
         "keep one",
     );
     assert_eq!(said.also.expect("the other").1, "either this");
@@ -1089,6 +1083,154 @@ fn j1_every_key_of_the_dialect_is_on_its_page() {
             assert!(told || detail || key == "version", "docs/workspace.md does not tell about `{key}` of {shape}");
         }
     }
+}
+
+/// The worker with this step first.
+fn with_step(step: &str) -> Files {
+    let worker = WORKER.replacen("run:\n", &format!("run:\n  - {step}\n"), 1);
+    with(&[("workers/post.yml", &worker), ("schemas/order.json", "{}")])
+}
+
+#[test]
+fn c8_steps_that_do_nothing_outside_are_read() {
+    let action = |step: &str| loaded(&with_step(step)).workers[0].steps[0].action.clone();
+    assert!(matches!(action("{name: a, transform: {id: '{{ body.id }}'}}"), Action::Transform(_)));
+    let Action::Validate(validate) = action("{name: a, validate: {schema: order}}") else { panic!("a validate") };
+    assert_eq!((validate.schema.as_str(), validate.from.source()), ("order", "body"));
+    let Action::Phone(phone) = action("{name: a, enrich: {phone: {from: body.phone, country: DE, strict: valid}}}")
+    else {
+        panic!("a phone")
+    };
+    assert_eq!((phone.from.source(), phone.strict), ("body.phone", crate::phone::Strictness::Valid));
+    let Action::Geoip(geoip) = action("{name: a, enrich: {geoip: {from: body.ip, database: geo/City.mmdb}}}") else {
+        panic!("a geoip")
+    };
+    assert_eq!(geoip.database, "geo/City.mmdb");
+    let hours = |step: &str| match action(step) {
+        Action::Delay(crate::worker::DelayAction::For(pause)) => pause.as_secs() / 3600,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((hours("{name: a, delay: 2h}"), hours("{name: a, delay: {for: 3h}}")), (2, 3));
+    assert!(matches!(
+        action("{name: a, delay: {until: body.at}}"),
+        Action::Delay(crate::worker::DelayAction::Until(_))
+    ));
+    let secrets = loaded(&with_step("{name: a, transform: {x: '${secrets.SALT}'}}")).secrets;
+    assert!(secrets.contains("SALT"));
+}
+
+#[test]
+fn c8_j1_a_step_that_cannot_be_read_is_told_what_to_write() {
+    let check = |step: &str, column: usize, code: Code, said: &str, help: &str| {
+        check(&with_step(step), &format!("workers/post.yml:9:{column}"), code, said, help);
+    };
+    check("{name: a, validate: {from: body}}", 15, Code::MissingKey, "`schema` is missing", "schema: NAME");
+    check("{name: a, validate: {schema: oder}}", 34, Code::UnknownSchema, "no schemas/oder.json", "`order`");
+    check("{name: a, enrich: {phone: {from: body.p, contry: DE}}}", 46, Code::UnknownKey, "`contry`", "`country`");
+    check("{name: a, enrich: {phone: {from: body.p, country: Germany}}}", 55, Code::BadChoice, "not a country", "`DE`");
+    check("{name: a, enrich: {phone: {from: body.p, strict: very}}}", 54, Code::BadChoice, "`very`", "`possible`");
+    check(
+        "{name: a, enrich: {geoip: {from: body.ip, database: ../x.mmdb}}}",
+        57,
+        Code::BadPath,
+        "not a file",
+        "NAME.mmdb",
+    );
+    check("{name: a, enrich: {geoip: {from: body.ip, database: x.csv}}}", 57, Code::BadPath, "`.mmdb`", "NAME.mmdb");
+    check("{name: a, delay: 2}", 22, Code::BadDuration, "needs a unit", "`2s`");
+    check("{name: a, delay: {for: 2h, until: body.at}}", 32, Code::EitherOr, "both say how long", "keep one");
+    check("{name: a, delay: {}}", 15, Code::MissingKey, "says no time", "for: 2h");
+    check("{name: a, transform: '{{ customer }}'}", 30, Code::BadExpression, "`customer`", "body.customer");
+    check("{name: a, transform: '{{ steps.b.output }}'}", 30, Code::UnknownStep, "`steps.b`", "no step runs before");
+    check("{name: a, delay: 2h, with: {x: 1}}", 26, Code::EitherOr, "`with` does not go with `delay`", "`delay:`");
+}
+
+#[test]
+fn b8_a_step_that_sets_a_key_is_read_or_told_what_to_write() {
+    let action = |step: &str| loaded(&with_step(step)).workers[0].steps[0].action.clone();
+    let Action::Setnx(setnx) = action("{name: a, setnx: {key: 'cart-{{ body.id }}', ttl: 24h, on_exists: stop}}")
+    else {
+        panic!("a setnx")
+    };
+    assert_eq!((setnx.ttl.as_secs(), setnx.stops), (86_400, true));
+    let check = |step: &str, column: usize, code: Code, said: &str, help: &str| {
+        check(&with_step(step), &format!("workers/post.yml:9:{column}"), code, said, help);
+    };
+    check("{name: a, setnx: {key: x}}", 15, Code::MissingKey, "`ttl` is missing", "ttl: 48h");
+    check("{name: a, setnx: {ttl: 1h}}", 15, Code::MissingKey, "`key` is missing", "key: ");
+    check("{name: a, setnx: {key: '{{ id }}', ttl: 1h}}", 32, Code::BadExpression, "`id`", "body.id");
+    check("{name: a, setnx: {key: x, ttl: 1h, on_exists: fail}}", 51, Code::BadChoice, "`fail`", "`stop`");
+    check("{name: a, setnx: {key: x, ttl: 1h, store: kv:x}}", 40, Code::UnknownKey, "`store`", "");
+}
+
+const DATABASES: &str = "\
+integrations:
+  crm:
+    url: postgres://app:${secrets.CRM_PASSWORD}@db.example/crm
+  shop:
+    base_url: https://shop.example
+";
+
+#[test]
+fn c8_a_statement_has_parameters_and_nothing_else_that_is_computed() {
+    let files = |step: &str| {
+        let mut files = with_step(step);
+        files.0.push(("clinch.yml".into(), DATABASES.into()));
+        files
+    };
+    let step =
+        "{name: a, sql: {database: crm, statement: 'DELETE FROM x WHERE id = $1', params: ['{{ body.id }}', 7]}}";
+    let workspace = loaded(&files(step));
+    let Action::Sql(sql) = &workspace.workers[0].steps[0].action else { panic!("a sql") };
+    assert_eq!((&*sql.partner.name, &*sql.statement, sql.params.len()), ("crm", "DELETE FROM x WHERE id = $1", 2));
+    assert_eq!(sql.promise.idempotency, Idempotency::Natural);
+    assert!(workspace.secrets.contains("CRM_PASSWORD"));
+    assert!(workspace.partners().any(|partner| &*partner.name == "crm"));
+    let check = |step: &str, column: usize, code: Code, said: &str, help: &str| {
+        check(&files(step), &format!("workers/post.yml:9:{column}"), code, said, help);
+    };
+    let s = "'DELETE FROM x WHERE id = {{ body.id }}'";
+    check(
+        &format!("{{name: a, sql: {{database: crm, statement: {s}}}}}"),
+        47,
+        Code::BadStatement,
+        "could change",
+        "`$1`",
+    );
+    check("{name: a, sql: {database: crm, statement: COMMIT}}", 47, Code::BadStatement, "transaction", "remove it");
+    check("{name: a, sql: {database: crm}}", 15, Code::MissingKey, "`statement` is missing", "statement: ");
+    check(
+        "{name: a, sql: {database: shop, statement: DELETE FROM x}}",
+        31,
+        Code::BadDatabase,
+        "`shop`",
+        "url: ${secrets.NAME}",
+    );
+    check("{name: a, sql: {database: cmr, statement: DELETE FROM x}}", 31, Code::UnknownIntegration, "`cmr`", "`crm`");
+    let params = "{name: a, sql: {database: crm, statement: DELETE FROM x, params: ['{{ steps.b.output }}']}}";
+    check(params, 75, Code::UnknownStep, "`steps.b`", "no step runs before");
+}
+
+#[test]
+fn c8_the_address_of_a_database_has_no_password_in_a_file() {
+    let check = |url: &str, code: Code, said: &str, help: &str| {
+        let text = format!("integrations:\n  crm:\n    url: {url}\n");
+        check(&with(&[("clinch.yml", &text)]), "clinch.yml:3:10", code, said, help);
+    };
+    for fine in
+        ["${secrets.CRM}", "sqlite:data/crm.db", "postgres://app@/crm?host=/run/pg", "postgres://a:${secrets.P}@h/d"]
+    {
+        loaded(&with(&[("clinch.yml", &format!("integrations:\n  crm:\n    url: {fine}\n"))]));
+    }
+    check("postgres://app:hunter2@db/crm", Code::BadDatabase, "a password", "${secrets.NAME}");
+    check("mysql://db/crm", Code::BadDatabase, "not the address", "postgres://");
+    check("'sqlite:'", Code::BadDatabase, "no file", "sqlite:data");
+    check("postgres://{{ body.host }}/crm", Code::BadExpression, "secrets", "${secrets.NAME}");
+}
+
+#[test]
+fn c8_a_delay_of_a_step_counts_towards_the_time_that_a_key_must_be_known() {
+    check(&with_step("{name: a, delay: 60h}"), "flows/intake.yml:9:14", Code::TtlTooShort, "for 3d", "ttl: 3d");
 }
 
 /// The queues with these lines added to the first.

@@ -9,6 +9,7 @@ use crate::expr::{BadExpr, Expr, Template, Tree};
 use crate::flow::{BadTypePattern, TypePattern};
 use crate::key::{KeyPart, KeyRule};
 use crate::limit::Rate;
+use crate::phone::Country;
 use crate::pointer::Pointer;
 use crate::script::Runtime;
 use crate::time::{BadDuration, Timestamp, parse_duration};
@@ -536,6 +537,83 @@ pub(super) fn moment(node: &Node, name: &str) -> Read<Timestamp> {
         let said = format!("`{}` is not a moment", shown(written));
         Box::new(bad(Code::BadMoment, node, said).help("write day, time and zone, as in 2026-08-01T00:00:00Z"))
     })
+}
+
+/// A country by its two letters.
+pub(super) fn country(node: &Node, name: &str) -> Read<Country> {
+    let written = text(node, name)?;
+    written.parse().map_err(|_| {
+        let said = format!("`{}` is not a country", shown(written));
+        Box::new(bad(Code::BadChoice, node, said).help("write its two letters (ISO 3166), as in `DE` or `US`"))
+    })
+}
+
+/// A file of the workspace, and of no other place.
+pub(super) fn file(node: &Node, name: &str, ending: &str) -> Read<String> {
+    let written = text(node, name)?;
+    let inside = !written.starts_with('/') && !written.contains('\\');
+    let inside = inside && written.split('/').all(|part| !part.is_empty() && !part.starts_with('.'));
+    if inside && written.ends_with(ending) && !written.chars().any(char::is_control) {
+        return Ok(written.to_string());
+    }
+    let said = format!("`{}` is not a file of the workspace that ends with `{ending}`", shown(written));
+    Err(Box::new(bad(Code::BadPath, node, said).help(format!("write `NAME{ending}` or `folder/NAME{ending}`"))))
+}
+
+pub const STATEMENT_BYTES_MAX: usize = 64 << 10;
+
+/// One statement. Values never become a part of its text.
+pub(super) fn statement(node: &Node, name: &str) -> Read<String> {
+    let written = text(node, name)?.trim();
+    let problem = |said: &str, help: &str| Err(Box::new(bad(Code::BadStatement, node, said).help(help)));
+    if written.contains("{{") || written.contains("${") {
+        return problem(
+            "a value inside the text of a statement could change what it does",
+            "write `$1` in its place, and the value below `params:`, as in `params: [\"{{ body.id }}\"]`",
+        );
+    }
+    if written.is_empty() || written.len() > STATEMENT_BYTES_MAX {
+        return problem("this is not a statement", "write one, of at most 64KiB");
+    }
+    let first = written.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default().to_ascii_uppercase();
+    let ends = ["BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE", "PREPARE", "VACUUM"];
+    if ends.contains(&first.as_str()) {
+        return problem(
+            "a statement cannot begin or end the transaction that it is run in",
+            "remove it: clinch begins and commits one around each `sql` step",
+        );
+    }
+    Ok(written.to_string())
+}
+
+/// The address of a database. A password in it is a secret, so that it is in no file.
+pub(super) fn database_url(node: &Node, name: &str) -> Read<Template> {
+    let template = secrets_only(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &template;
+    let filled = in_whole_templates(text, |_| "\u{1}".to_string());
+    let problem = |why: &str, help: &str| Err(Box::new(bad(Code::BadDatabase, node, why).help(help)));
+    if filled == "\u{1}" {
+        return Ok(template);
+    }
+    if let Some(path) = filled.strip_prefix("sqlite:") {
+        let help = "write the path of the file after `sqlite:`, relative to the workspace, as in `sqlite:data/crm.db`";
+        return if path.is_empty() { problem("it names no file", help) } else { Ok(template) };
+    }
+    let Some(rest) = filled.strip_prefix("postgres://").or_else(|| filled.strip_prefix("postgresql://")) else {
+        return problem(
+            "this is not the address of a database that clinch speaks to",
+            "write `${secrets.NAME}`, `postgres://user:${secrets.NAME}@host/database` or `sqlite:FILE`",
+        );
+    };
+    let (user, host) = rest.rsplit_once('@').unwrap_or(("", rest));
+    let password = user.split_once(':').map_or("", |(_, password)| password);
+    if (!password.is_empty() && password != "\u{1}") || rest.contains("password=") {
+        return problem("there is a password in this file", "write `:${secrets.NAME}@` in its place");
+    }
+    if host.is_empty() {
+        return problem("it names no host", "write the host after `//`, as in `postgres://user@host/database`");
+    }
+    Ok(template)
 }
 
 /// The address of a Redis. A password in it is a secret, so that it is in no file.

@@ -1,6 +1,6 @@
 //! `workers/*.yml`.
 
-use super::dialect::{ACTIONS, DETAILS, MODIFIERS, WORKER};
+use super::dialect::{ACTIONS, DETAILS, MODIFIERS, RUN, WORKER};
 use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
@@ -10,11 +10,15 @@ use super::spelling;
 use super::value::{self, Names};
 use super::yaml::{Node, Value};
 use crate::effect::Idempotency;
-use crate::expr::{Template, Tree};
+use crate::expr::{Expr, Template, Tree};
 use crate::integration::{Integration, Promise};
+use crate::phone::Strictness;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::script::{Isolation, MEMORY_DEFAULT, Runtime, ScriptAction, fingerprint};
-use crate::worker::{Action, CONCURRENCY_DEFAULT, HttpAction, HttpBody, STEP_TIMEOUT_DEFAULT, Step, Trigger, Worker};
+use crate::worker::{
+    Action, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PhoneAction, STEP_TIMEOUT_DEFAULT,
+    SetnxAction, SqlAction, Step, Trigger, ValidateAction, Worker,
+};
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -30,6 +34,10 @@ pub(super) struct WorkerFile {
     pub step_names: Vec<Spot<String>>,
     /// The integrations that its steps name.
     pub called: Vec<Spot<String>>,
+    /// The integrations that its steps name as databases.
+    pub databases: Vec<Spot<String>>,
+    /// The schemas that its steps name.
+    pub schemas: Vec<Spot<String>>,
     /// The runtimes that its scripts need.
     pub runtimes: Vec<Spot<Runtime>>,
     pub worker: Option<Worker>,
@@ -47,6 +55,8 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
         dead_letters: reader.map("retry").and_then(|retry| retry.spot("on_exhausted", dead_letters)),
         step_names: reader.maps("run").filter_map(|step| step.step_name()).collect(),
         called: called(reader),
+        databases: databases(reader),
+        schemas: schemas(reader),
         runtimes: reader.maps("run").filter_map(|step| step.spot("uses", value::runtime)).collect(),
         worker: read_worker(reader, integrations),
         refusals: refusals(reader),
@@ -55,6 +65,7 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
     found.extend(reader.maps("run").flat_map(misplaced_details));
     found.extend(reader.maps("run").filter_map(no_script));
     found.extend(reader.maps("run").filter_map(|step| path_of_nobody(step, integrations)));
+    found.extend(reader.maps("run").filter_map(|step| no_database(step, integrations)));
     found.into_iter().for_each(|problem| report.add(problem));
     file
 }
@@ -62,6 +73,16 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
 fn called(worker: Reader<'_>) -> Vec<Spot<String>> {
     let steps = worker.maps("run").filter_map(|step| step.map("http"));
     steps.filter_map(|http| http.spot("integration", value::name)).collect()
+}
+
+fn databases(worker: Reader<'_>) -> Vec<Spot<String>> {
+    let steps = worker.maps("run").filter_map(|step| step.map("sql"));
+    steps.filter_map(|sql| sql.spot("database", value::name)).collect()
+}
+
+fn schemas(worker: Reader<'_>) -> Vec<Spot<String>> {
+    let steps = worker.maps("run").filter_map(|step| step.map("validate"));
+    steps.filter_map(|validate| validate.spot("schema", value::name)).collect()
 }
 
 fn dead_letters(node: &Node, name: &str) -> value::Read<String> {
@@ -114,11 +135,87 @@ fn read_retry(retry: Reader<'_>) -> Option<RetryPolicy> {
 fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step> {
     let action = match not_yet(step) {
         Some((what, _)) => Action::NotYet(what),
-        None if step.has("uses") => Action::Script(Box::new(read_script(step)?)),
-        None => Action::Http(Box::new(read_http(step.map("http")?, integrations)?)),
+        None => read_action(step, integrations)?,
     };
     let read = Step { name: step.step_name()?.value.into(), when: step.may("if", value::expr)?, action };
     step.is_sound().then_some(read)
+}
+
+fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Action> {
+    if step.has("uses") {
+        return Some(Action::Script(Box::new(read_script(step)?)));
+    }
+    if let Some(http) = step.map("http") {
+        return Some(Action::Http(Box::new(read_http(http, integrations)?)));
+    }
+    if step.has("transform") {
+        return Some(Action::Transform(step.must("transform", value::tree)?));
+    }
+    if let Some(validate) = step.map("validate") {
+        let body = Expr::parse("body").expect("it is an expression");
+        let (schema, from) = (validate.must("schema", value::name)?, validate.or("from", body, value::expr)?);
+        return validate.is_sound().then_some(Action::Validate(ValidateAction { schema, from }));
+    }
+    if let Some(enrich) = step.map("enrich") {
+        return read_enrich(enrich).filter(|_| enrich.is_sound());
+    }
+    if let Some(setnx) = step.map("setnx") {
+        let stops = [("continue", false), ("stop", true)];
+        let read = SetnxAction {
+            key: setnx.must("key", value::template)?,
+            ttl: setnx.must("ttl", value::duration)?,
+            stops: setnx.or("on_exists", false, word(&stops))?,
+        };
+        return setnx.is_sound().then_some(Action::Setnx(read));
+    }
+    if let Some(sql) = step.map("sql") {
+        return Some(Action::Sql(Box::new(read_sql(sql, integrations)?)));
+    }
+    read_delay(step).map(Action::Delay)
+}
+
+fn read_enrich(enrich: Reader<'_>) -> Option<Action> {
+    let strictness = [("none", Strictness::None), ("possible", Strictness::Possible), ("valid", Strictness::Valid)];
+    if let Some(phone) = enrich.map("phone") {
+        let read = PhoneAction {
+            from: phone.must("from", value::expr)?,
+            country: phone.may("country", value::country)?,
+            strict: phone.or("strict", Strictness::default(), word(&strictness))?,
+        };
+        return phone.is_sound().then_some(Action::Phone(read));
+    }
+    let geoip = enrich.map("geoip")?;
+    let database = geoip.must("database", |node, name| value::file(node, name, ".mmdb"))?;
+    let read = GeoipAction { from: geoip.must("from", value::expr)?, database };
+    geoip.is_sound().then_some(Action::Geoip(read))
+}
+
+fn read_delay(step: Reader<'_>) -> Option<DelayAction> {
+    if step.node.get("delay")?.text().is_some() {
+        return Some(DelayAction::For(step.must("delay", value::duration)?));
+    }
+    let delay = step.map("delay")?;
+    let read = match delay.may("for", value::duration)? {
+        Some(pause) => DelayAction::For(pause),
+        None => DelayAction::Until(delay.must("until", value::expr)?),
+    };
+    delay.is_sound().then_some(read)
+}
+
+fn read_sql(sql: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<SqlAction> {
+    let name = sql.must("database", value::name)?;
+    let partner = integrations.iter().find(|known| *known.name == *name)?.clone();
+    let params = sql.node.get("params").map_or(&[][..], Node::items).iter();
+    let read = SqlAction {
+        address: partner.url.clone()?,
+        statement: sql.must("statement", value::statement)?.into(),
+        params: params.map(|param| value::tree(param, "params").ok()).collect::<Option<_>>()?,
+        timeout: sql.may("timeout", value::duration)?.or(partner.timeout).unwrap_or(STEP_TIMEOUT_DEFAULT),
+        // The table in the target sees to it that what is sent twice is done once.
+        promise: Promise { idempotency: Idempotency::Natural, ..Promise::default() },
+        partner,
+    };
+    sql.is_sound().then_some(read)
 }
 
 fn read_http(http: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<HttpAction> {
@@ -198,7 +295,7 @@ fn read_body(http: Reader<'_>) -> Option<HttpBody> {
 
 /// What this version cannot run of a step, and where it says so.
 fn not_yet(step: Reader<'_>) -> Option<(&'static str, Span)> {
-    let later = ACTIONS.iter().filter(|action| !["http", "uses"].contains(*action)).chain(MODIFIERS);
+    let later = ACTIONS.iter().filter(|action| !RUN.contains(action)).chain(MODIFIERS);
     let later = later.filter_map(|name| step.node.entry(name).map(|(key, _)| (*name, key.span)));
     later.min_by_key(|(_, span)| span.start)
 }
@@ -231,15 +328,19 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
 
 /// `with`, `env` and `script` say more about an action that is not there.
 fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
-    let Some((http, _)) = step.node.entry("http") else {
+    let Some((action, _)) = RUN.iter().filter(|name| **name != "uses").find_map(|name| step.node.entry(name)) else {
         return Vec::new();
     };
     let stray = DETAILS.iter().filter_map(|name| step.node.entry(name));
     let problem = |name: &str, span: Span| {
-        Problem::error(Code::EitherOr, span, format!("`{name}` does not go with `http`"))
+        let help = match action.text.as_str() {
+            "http" => "write what is sent below `http:`, as `headers:` and `body:`".to_string(),
+            other => format!("remove it; what the step needs is written below `{other}:`"),
+        };
+        Problem::error(Code::EitherOr, span, format!("`{name}` does not go with `{}`", action.text))
             .label("belongs to `uses` or `run`")
-            .also(http.span, "the action of this step")
-            .help("write what is sent below `http:`, as `headers:` and `body:`")
+            .also(action.span, "the action of this step")
+            .help(help)
     };
     stray.map(|(key, _)| problem(&key.text, key.span)).collect()
 }
@@ -267,22 +368,50 @@ fn path_of_nobody(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option
     })
 }
 
+/// An integration that is no database.
+fn no_database(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Problem> {
+    let named = step.map("sql")?.spot("database", value::name)?;
+    // An integration that is not there is a problem of its own.
+    let known = integrations.iter().find(|known| *known.name == *named.value)?;
+    known.url.is_none().then(|| {
+        let said = format!("integration `{}` does not say where its database is", named.value);
+        let help = format!("add `url: ${{secrets.NAME}}` below `{}:` in clinch.yml", named.value);
+        Problem::error(Code::BadDatabase, named.span, said).label("has no `url`").help(help)
+    })
+}
+
+/// Where a step has expressions, and where templates.
+const EXPRS: &[&[&str]] = &[
+    &["if"],
+    &["http", "body_from"],
+    &["validate", "from"],
+    &["enrich", "phone", "from"],
+    &["enrich", "geoip", "from"],
+    &["delay", "until"],
+];
+const TEMPLATES: &[&[&str]] = &[
+    &["http", "url"],
+    &["http", "headers"],
+    &["http", "body"],
+    &["transform"],
+    &["setnx", "key"],
+    &["sql", "params"],
+    &["env"],
+];
+
 /// Every `steps.NAME` must be a step that ran before.
 fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
     let mut found = Vec::new();
     let all_named = names.len() == worker.maps("run").count();
     for (index, step) in worker.maps("run").enumerate().filter(|_| all_named) {
         let mut texts = Vec::new();
-        let conditions = step.node.get("if").into_iter();
-        let from = step.node.get("http").and_then(|http| http.get("body_from"));
-        for node in conditions.chain(from) {
+        let at = |path: &&[&str]| path.iter().try_fold(step.node, |node, name| node.get(name));
+        for node in EXPRS.iter().filter_map(at) {
             texts.push((node, spelling::steps_in_expr(node.text().unwrap_or_default())));
         }
-        for name in ["url", "headers", "body"] {
-            let node = step.node.get("http").and_then(|http| http.get(name));
-            node.into_iter().for_each(|node| templates(node, &mut texts));
+        for node in TEMPLATES.iter().filter_map(at) {
+            templates(node, &mut texts);
         }
-        step.node.get("env").into_iter().for_each(|node| templates(node, &mut texts));
         for (node, read) in texts.into_iter().filter(|(node, _)| !worker.report.is_flawed(node.span)) {
             let unknown = read.into_iter().filter(|name| !names[..index].iter().any(|known| known.value == *name));
             found.extend(unknown.map(|name| unknown_step(worker.report, node, &name, names, index)));
@@ -328,34 +457,55 @@ pub(super) fn attempt_max(worker: &Worker) -> Duration {
     let timeouts = worker.steps.iter().map(|step| match &step.action {
         Action::Http(http) => http.timeout,
         Action::Script(script) => script.timeout,
-        Action::NotYet(_) => Duration::ZERO,
+        Action::Sql(sql) => sql.timeout,
+        Action::Transform(_) | Action::Validate(_) | Action::Phone(_) | Action::Geoip(_) => Duration::ZERO,
+        Action::Delay(_) | Action::Setnx(_) | Action::NotYet(_) => Duration::ZERO,
     });
     timeouts.fold(Duration::ZERO, Duration::saturating_add)
+}
+
+/// How long its steps make a job wait, as far as they say it.
+pub(super) fn delays(worker: &Worker) -> Duration {
+    let delays = worker.steps.iter().map(|step| match &step.action {
+        Action::Delay(DelayAction::For(pause)) => *pause,
+        _ => Duration::ZERO,
+    });
+    delays.fold(Duration::ZERO, Duration::saturating_add)
 }
 
 /// The secrets that the steps read which can run.
 pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for step in &worker.steps {
-        if let Action::Script(script) = &step.action {
-            found.extend(step.when.iter().flat_map(|when| Names::of_expr(when).secrets));
-            found.extend(script.secrets.iter().cloned());
-        }
-        let Action::Http(http) = &step.action else { continue };
+    for step in worker.steps.iter().filter(|step| !matches!(step.action, Action::NotYet(_))) {
         found.extend(step.when.iter().flat_map(|when| Names::of_expr(when).secrets));
-        found.extend(http.url.secrets());
-        found.extend(http.headers.iter().flat_map(|(_, value)| value.secrets()));
-        found.extend(http.promise.lookup.iter().flat_map(|lookup| {
-            lookup.url.secrets().into_iter().chain(lookup.headers.iter().flat_map(|(_, value)| value.secrets()))
-        }));
-        match &http.body {
-            HttpBody::From(expr) => found.extend(Names::of_expr(expr).secrets),
-            HttpBody::Text(text) => found.extend(text.secrets()),
-            HttpBody::Tree(tree) => tree_secrets(tree, &mut found),
-            HttpBody::Event | HttpBody::Empty => {}
+        match &step.action {
+            Action::Script(script) => found.extend(script.secrets.iter().cloned()),
+            Action::Http(http) => http_secrets(http, &mut found),
+            Action::Transform(tree) => tree_secrets(tree, &mut found),
+            Action::Validate(ValidateAction { from, .. })
+            | Action::Phone(PhoneAction { from, .. })
+            | Action::Geoip(GeoipAction { from, .. })
+            | Action::Delay(DelayAction::Until(from)) => found.extend(Names::of_expr(from).secrets),
+            Action::Sql(sql) => sql.params.iter().for_each(|param| tree_secrets(param, &mut found)),
+            Action::Setnx(setnx) => found.extend(setnx.key.secrets()),
+            Action::Delay(DelayAction::For(_)) | Action::NotYet(_) => {}
         }
     }
     found
+}
+
+fn http_secrets(http: &HttpAction, found: &mut BTreeSet<String>) {
+    found.extend(http.url.secrets());
+    found.extend(http.headers.iter().flat_map(|(_, value)| value.secrets()));
+    found.extend(http.promise.lookup.iter().flat_map(|lookup| {
+        lookup.url.secrets().into_iter().chain(lookup.headers.iter().flat_map(|(_, value)| value.secrets()))
+    }));
+    match &http.body {
+        HttpBody::From(expr) => found.extend(Names::of_expr(expr).secrets),
+        HttpBody::Text(text) => found.extend(text.secrets()),
+        HttpBody::Tree(tree) => tree_secrets(tree, found),
+        HttpBody::Event | HttpBody::Empty => {}
+    }
 }
 
 fn tree_secrets(tree: &Tree, found: &mut BTreeSet<String>) {

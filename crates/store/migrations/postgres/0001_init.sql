@@ -174,6 +174,10 @@ CREATE TABLE queue_turn (
 -- How far the moments are taken at which an integration may be called.
 CREATE TABLE pace (next bigint NOT NULL, name text COLLATE "C" PRIMARY KEY) WITH (fillfactor = 50);
 
+-- Keys that steps have set, and when they may be set again.
+CREATE TABLE once (until bigint NOT NULL, key bytea PRIMARY KEY);
+CREATE INDEX once_until ON once (until);
+
 -- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
 CREATE SEQUENCE fence;
 

@@ -15,6 +15,10 @@ CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files T
 -- How far the moments are taken at which an integration may be called.
 CREATE TABLE pace (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID, STRICT;
 
+-- Keys that steps have set, and when they may be set again.
+CREATE TABLE once (key BLOB PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID, STRICT;
+CREATE INDEX once_until ON once (until);
+
 -- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,

@@ -4,7 +4,7 @@ use super::link::Link;
 use super::param::{self, Params};
 use super::rows::{DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, reason_number, text};
 use super::{Fault, migrate};
-use crate::moving::{AuditPart, EventPart, Facts, JobPart, Totals, VersionPart};
+use crate::moving::{AuditPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState};
@@ -47,7 +47,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str =
-    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, sender_token";
+    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, once, sender_token";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -120,6 +120,18 @@ impl Target {
         .await
     }
 
+    pub async fn take_once(&mut self, parts: &[OncePart]) -> Result<()> {
+        let client = &self.client;
+        let keys: Vec<&[u8]> = parts.iter().map(|part| &part.key[..]).collect();
+        let until: Vec<i64> = parts.iter().map(|part| part.until.as_micros()).collect();
+        together(client, async {
+            let sql =
+                "INSERT INTO once (key, until) SELECT * FROM unnest($1::bytea[], $2::bigint[]) ON CONFLICT DO NOTHING";
+            write(client, sql, &[&keys, &until]).await
+        })
+        .await
+    }
+
     /// What is written once, after all the rest. Ids and fences that are given from now on are above all that were.
     pub async fn close_books(&mut self, facts: &Facts) -> Result<()> {
         let client = &self.client;
@@ -154,6 +166,7 @@ impl Target {
             ("effects", "count(DISTINCT (job, name)) FROM effect"),
             ("deliveries", "count(*) FROM delivery"),
             ("audit rows", "count(*) FROM audit"),
+            ("set keys", "count(*) FROM once"),
             ("sender tokens", "count(*) FROM sender_token"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;

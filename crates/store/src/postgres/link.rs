@@ -16,7 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
-pub(super) struct Link {
+pub(crate) struct Link {
     config: Config,
     tls: Option<MakeRustlsConnect>,
     /// Whether it leads to PgBouncer in transaction mode.
@@ -94,7 +94,7 @@ impl Link {
     }
 
     /// A bare connection. The second half must be polled for the first to work.
-    async fn dial(&self) -> std::result::Result<(Client, Driver), tokio_postgres::Error> {
+    pub async fn dial(&self) -> std::result::Result<(Client, Driver), tokio_postgres::Error> {
         match &self.tls {
             None => self.config.connect(NoTls).await.map(|(client, wire)| (client, Driver::Plain(Box::new(wire)))),
             Some(tls) => {
@@ -104,13 +104,13 @@ impl Link {
         }
     }
 
-    pub async fn connect(&self) -> std::result::Result<(Client, Driver), super::Fault> {
+    pub(super) async fn connect(&self) -> std::result::Result<(Client, Driver), super::Fault> {
         tokio::time::timeout(CONNECT_MAX, self.dial()).await.map_err(|_| super::Fault::Silent)?.map_err(Into::into)
     }
 }
 
 /// What must be polled for a client to work.
-pub(super) enum Driver {
+pub(crate) enum Driver {
     Plain(Box<Connection<Socket, tokio_postgres::tls::NoTlsStream>>),
     Tls(Box<Connection<Socket, <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream>>),
 }

@@ -15,9 +15,10 @@ pub(crate) mod import;
 mod keep;
 mod lanes;
 mod ledger;
-mod link;
+pub(crate) mod link;
 mod migrate;
 mod node;
+mod once;
 mod pace;
 mod param;
 mod pool;
@@ -479,6 +480,14 @@ impl Store for PostgresStore {
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         let began = Instant::now();
         self.shared.done(began, self.shared.activate(hash, &files, at).await)
+    }
+
+    async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>> {
+        let began = Instant::now();
+        let sealer = &self.shared.sealer;
+        let ask = sealer.once(lease.job, ask);
+        let stored = self.shared.done(began, once::set_once(&self.shared, lease, &ask).await)?;
+        stored.map(|stored| sealer.open_result(lease.job, &ask.step, stored)).transpose()
     }
 
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {

@@ -3,7 +3,7 @@
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::token;
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use crate::moving::{AuditPart, EventPart, Facts, JobPart, Totals, VersionPart};
+use crate::moving::{AuditPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
@@ -203,6 +203,12 @@ impl Source {
         self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
     }
 
+    pub fn next_once(&self, after: &[u8], rows_max: usize) -> Result<Vec<OncePart>> {
+        let part = |row: &Row<'_>| Ok(OncePart { key: row.get(0)?, until: rows::time(row, 1)? });
+        let sql = "SELECT key, until FROM once WHERE key > ?1 ORDER BY key LIMIT ?2";
+        self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
+    }
+
     /// Counted as the other engine counts: there a job that was done at once has a row for its attempt.
     pub fn totals(&self) -> Result<Totals> {
         let count = |table: &str| self.number(&format!("SELECT count(*) FROM {table}"));
@@ -215,6 +221,7 @@ impl Source {
             ("effects", count("effect")?),
             ("deliveries", count("delivery")?),
             ("audit rows", count("audit")?),
+            ("set keys", count("once")?),
             ("sender tokens", count("sender_token")?),
         ])
     }

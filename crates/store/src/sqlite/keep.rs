@@ -2,6 +2,7 @@
 
 use super::accept::note_oldest;
 use super::memory::Settled;
+use super::once;
 use super::rows::{DEAD, NOOP, SUCCESS, lane, reason};
 use super::token;
 use super::writer::{Batch, lock};
@@ -27,7 +28,8 @@ pub(super) fn prune(
         note_last_id(batch)?;
     }
     pruned.keys = keys;
-    pruned.finished &= keys == 0;
+    pruned.once = once::prune(batch, now, most)?;
+    pruned.finished &= keys == 0 && pruned.once < most as u64;
     Ok(pruned)
 }
 

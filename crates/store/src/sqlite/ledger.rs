@@ -53,7 +53,7 @@ pub(super) fn conclude(
 }
 
 /// A line in the ledger does not move the job, so one worker may write several of them in one transaction.
-fn holds(batch: &Batch<'_>, lease: LeaseRef) -> bool {
+pub(super) fn holds(batch: &Batch<'_>, lease: LeaseRef) -> bool {
     !batch.is_touched(lease.job) && lock(&batch.shared.memory).holds(lease)
 }
 

@@ -6,6 +6,7 @@ mod keep;
 mod keys;
 mod ledger;
 mod memory;
+mod once;
 mod pace;
 mod queue;
 mod read;
@@ -422,6 +423,13 @@ impl Store for SqliteStore {
                 batch.conn.query_row("SELECT id FROM version WHERE hash = ?1", [hash], |row| row.get(0)).map(VersionId)
             })
             .await
+    }
+
+    async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>> {
+        let (sealer, step) = (&self.shared.sealer, ask.step.clone());
+        let ask = sealer.once(lease.job, ask);
+        let stored = self.shared.write(move |batch| once::set_once(batch, lease, &ask)).await?;
+        stored.map(|stored| sealer.open_result(lease.job, &step, stored)).transpose()
     }
 
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {

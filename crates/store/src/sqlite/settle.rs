@@ -25,6 +25,9 @@ pub(super) fn settle(
     if let Change::PutOff { run_at, waits } = end.change {
         let holds = held(batch, lease).is_some() && batch.touch(lease.job);
         if holds {
+            if let Some(conclusion) = &end.conclusion {
+                ledger::write(batch, lease, conclusion, sealed.body.as_deref())?;
+            }
             batch.changes.push(Settled::PutOff { job: lease.job, run_at, waits });
         }
         return Ok(if holds { Held::Held } else { Held::Lost });

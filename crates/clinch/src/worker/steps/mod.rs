@@ -1,16 +1,40 @@
 //! What steps can do, one kind per file. Each says what it means for an event; what leaves the house passes the gate.
 
+pub mod delay;
+mod geoip;
 pub mod http;
+mod phone;
 pub mod script;
+pub mod setnx;
+mod sql;
+mod transform;
+mod validate;
 
 use super::scope::Scope;
 use crate::effects::Act;
+use clinch_core::attempt::Failure;
+use clinch_core::death::Reason;
 use clinch_core::expr::BadExpr;
 use clinch_core::integration::{Integration, Promise};
 use clinch_core::payload::Payload;
-use clinch_core::worker::Action;
+use clinch_core::worker::{Action, DelayAction, SetnxAction};
 use clinch_store::Claim;
+use serde_json::Value;
 use std::sync::Arc;
+
+/// What a step does, as far as the attempt that runs it must know.
+pub enum Kind<'a> {
+    Inward(&'a dyn Inward),
+    Outward(&'a dyn Outward),
+    Delay(&'a DelayAction),
+    Setnx(&'a SetnxAction),
+}
+
+/// A kind of step that only computes. Nothing of it is written down: it is computed again whenever the job runs again.
+pub trait Inward: Send + Sync {
+    /// Its output, or why the job can never go on.
+    fn compute(&self, scope: &mut Scope<'_>) -> Result<Value, Failure>;
+}
 
 /// A kind of step that does something outside.
 pub trait Outward: Send + Sync {
@@ -33,11 +57,28 @@ pub trait Outward: Send + Sync {
     fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>>;
 }
 
-/// The kind of an action, if it does something outside.
-pub fn outward(action: &Action) -> Option<&dyn Outward> {
-    match action {
-        Action::Http(http) => Some(&**http),
-        Action::Script(script) => Some(&**script),
-        Action::NotYet(_) => None,
-    }
+/// The kind of an action, if this version runs it.
+pub fn kind(action: &Action) -> Option<Kind<'_>> {
+    Some(match action {
+        Action::Http(http) => Kind::Outward(&**http),
+        Action::Script(script) => Kind::Outward(&**script),
+        Action::Sql(sql) => Kind::Outward(&**sql),
+        Action::Transform(tree) => Kind::Inward(tree),
+        Action::Validate(validate) => Kind::Inward(validate),
+        Action::Phone(phone) => Kind::Inward(phone),
+        Action::Geoip(geoip) => Kind::Inward(geoip),
+        Action::Delay(delay) => Kind::Delay(delay),
+        Action::Setnx(setnx) => Kind::Setnx(setnx),
+        Action::NotYet(_) => return None,
+    })
+}
+
+/// A value that a step needs is not there.
+fn missing(error: BadExpr) -> Failure {
+    Failure::new(Reason::MissingData, error.0)
+}
+
+/// The event is not what a step needs.
+fn bad_payload(why: impl Into<String>) -> Failure {
+    Failure::new(Reason::BadPayload, why)
 }

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod claim;
 pub mod keep;
 pub mod ledger;
+pub mod once;
 pub mod order;
 pub mod pace;
 pub mod read;
@@ -64,6 +65,7 @@ macro_rules! every_law {
             }
             settle {
                 p4_a_job_that_is_put_off_waits_and_is_charged_nothing
+                c8_what_a_step_came_to_is_on_disk_when_its_job_is_put_off
                 p7_a_job_that_is_put_off_keeps_its_place_in_its_lane
                 an_attempt_and_what_follows_from_it_are_one_change
                 what_was_settled_is_on_disk_when_it_is_answered
@@ -142,6 +144,15 @@ macro_rules! every_law {
                 p5_what_retention_removed_is_accounted_for
                 a_key_is_free_when_its_event_is_gone
                 a_workspace_has_one_number
+            }
+            once {
+                b8_a_key_is_set_by_one_job_and_that_job_is_told_the_same_again
+                p9_the_result_of_a_key_cannot_be_read_without_the_key_of_the_store
+                b8_a_key_may_be_set_again_when_its_time_is_over
+                b8_a_kill_leaves_the_key_and_its_line_in_the_ledger_or_neither
+                b8_of_many_at_once_one_sets_the_key
+                b8_who_lost_the_lease_sets_nothing
+                b8_keys_whose_time_is_over_are_pruned
             }
             pace {
                 e2_moments_follow_each_other_and_each_name_has_its_own

@@ -2,11 +2,12 @@
 
 use super::world::*;
 use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::{Change, Ending, Waits, Word};
 use clinch_core::lane::{OnDead, Order};
 use clinch_core::time::Timestamp;
 use clinch_store::read::JobFilter;
-use clinch_store::{Held, NewEvent, Settlement, VersionId};
+use clinch_store::{Conclusion, Held, NewEvent, Settlement, VersionId};
 
 fn put_off(at: Timestamp, run_at: Timestamp) -> Settlement {
     Settlement { charged: false, ..settlement(at, "put_off", Change::PutOff { run_at, waits: Waits::Limit }) }
@@ -33,6 +34,21 @@ pub async fn p4_a_job_that_is_put_off_waits_and_is_charged_nothing(world: World)
     world.settles(again.lease, finished(later(31))).await;
     let story = world.story(job).await;
     assert_eq!((story.row.word, story.row.waits, story.row.attempts), (Word::Success, None, 1));
+}
+
+pub async fn c8_what_a_step_came_to_is_on_disk_when_its_job_is_put_off(world: World) {
+    let job = world.accepted(event("k")).await.job;
+    let claim = world.take(later(1)).await;
+    world.intends(claim.lease, "later", Idempotency::Natural, later(1)).await;
+    let conclusion = Some(Conclusion { name: "later".into(), state: EffectState::NotDone, at: later(1) });
+    world.settles(claim.lease, Settlement { conclusion, ..put_off(later(1), later(30)) }).await;
+    let survivor = world.after_a_kill().await;
+    let again = survivor.take(later(30)).await;
+    assert_eq!((again.lease.job, &again.effects[0].state), (job, &EffectState::NotDone));
+    assert_eq!(again.effects[0].first_intended_at, later(1));
+    let conclusion = Some(Conclusion { name: "later".into(), state: done(), at: later(31) });
+    survivor.settles(again.lease, Settlement { conclusion, ..finished(later(31)) }).await;
+    survivor.adds_up().await;
 }
 
 pub async fn p7_a_job_that_is_put_off_keeps_its_place_in_its_lane(world: World) {
