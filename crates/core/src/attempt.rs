@@ -31,11 +31,6 @@ pub enum Outcome {
     },
     /// We stopped it (a shutdown, or it was too late to be sure that the job is ours): nobody's fault, no attempt charged.
     Interrupted,
-    /// This node cannot run it at the moment and another perhaps can: it is given back for a while, no attempt charged.
-    Deferred {
-        failure: Failure,
-        pause: Duration,
-    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,21 +60,19 @@ impl Outcome {
             Outcome::Lost { .. } => "lost",
             Outcome::PutOff { .. } => "put_off",
             Outcome::Interrupted => "interrupted",
-            Outcome::Deferred { .. } => "deferred",
         }
     }
 
     /// Does it use up one of the job's attempts?
     pub const fn is_charged(&self) -> bool {
-        !matches!(self, Outcome::Interrupted | Outcome::PutOff { .. } | Outcome::Deferred { .. })
+        !matches!(self, Outcome::Interrupted | Outcome::PutOff { .. })
     }
 
     pub fn failure(&self) -> Option<Failure> {
         match self {
-            Outcome::Failed(failure)
-            | Outcome::Refused(failure)
-            | Outcome::Unknown { failure, .. }
-            | Outcome::Deferred { failure, .. } => Some(failure.clone()),
+            Outcome::Failed(failure) | Outcome::Refused(failure) | Outcome::Unknown { failure, .. } => {
+                Some(failure.clone())
+            }
             Outcome::Lost { open: None } => {
                 Some(Failure::new(Reason::Internal, "the worker was lost before it sent anything"))
             }
@@ -123,7 +116,6 @@ pub fn verdict(outcome: &Outcome, past: Past, retry: &RetryPolicy, now: Timestam
         Outcome::Lost { .. } => again(&outcome.failure().expect("a lost attempt has a failure")),
         Outcome::PutOff { until, waits } => Change::PutOff { run_at: *until, waits: *waits },
         Outcome::Interrupted => Change::HandedBack { run_at: now },
-        Outcome::Deferred { pause, .. } => Change::HandedBack { run_at: now + *pause },
     }
 }
 
@@ -200,10 +192,9 @@ mod tests {
         check(Outcome::Lost { open: None }, 2, Change::Buried { at: NOW, reason: Reason::Internal });
         check(Outcome::Interrupted, 2, Change::HandedBack { run_at: NOW });
         assert!(!Outcome::Interrupted.is_charged());
-        let failure = Failure::new(Reason::Unreadable, "its key is not here");
-        let deferred = Outcome::Deferred { failure, pause: Duration::from_secs(30) };
-        assert!(!deferred.is_charged());
-        check(deferred, 2, Change::HandedBack { run_at: NOW + Duration::from_secs(30) });
+        let put_off = Outcome::PutOff { until: NOW + Duration::from_secs(30), waits: Waits::Key };
+        assert!(!put_off.is_charged());
+        check(put_off, 2, Change::PutOff { run_at: NOW + Duration::from_secs(30), waits: Waits::Key });
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl Default for BreakerRule {
     }
 }
 
+/// Does such an answer say that the partner is not well? What it refuses is our affair.
+pub const fn is_failure(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..=599)
+}
+
 /// May a call be made now?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
@@ -215,6 +220,12 @@ mod tests {
             mostly_fine.report(at(0), failed);
             assert_eq!(mostly_fine.circuit(), Circuit::Closed);
         }
+    }
+
+    #[test]
+    fn e3_what_a_partner_refuses_is_no_failure_of_it() {
+        assert!([408, 429, 500, 503, 599].into_iter().all(is_failure));
+        assert!([200, 302, 400, 401, 404, 409, 422].into_iter().all(|status| !is_failure(status)));
     }
 
     #[test]

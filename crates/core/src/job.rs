@@ -52,19 +52,19 @@ pub enum Waits {
     Limit,
     /// A step says so.
     Delay,
-    /// The retry budget of its entity is spent.
-    Budget,
+    /// A node that has the key of its data.
+    Key,
 }
 
 impl Waits {
-    pub const ALL: [Waits; 4] = [Waits::Circuit, Waits::Limit, Waits::Delay, Waits::Budget];
+    pub const ALL: [Waits; 4] = [Waits::Circuit, Waits::Limit, Waits::Delay, Waits::Key];
 
     pub const fn word(self) -> &'static str {
         match self {
             Waits::Circuit => "circuit",
             Waits::Limit => "limit",
             Waits::Delay => "delay",
-            Waits::Budget => "budget",
+            Waits::Key => "key",
         }
     }
 
@@ -74,7 +74,7 @@ impl Waits {
             Waits::Circuit => 1,
             Waits::Limit => 2,
             Waits::Delay => 3,
-            Waits::Budget => 4,
+            Waits::Key => 4,
         }
     }
 

@@ -36,6 +36,7 @@ pub mod schema;
 pub mod script;
 pub mod seal;
 pub mod sender;
+pub mod share;
 pub mod signature;
 pub mod source;
 pub mod subject;

@@ -15,9 +15,9 @@ const BLOCK_CALLS_MAX: u32 = 1_000;
 /// No moment is taken further ahead: a node that dies takes its moments with it.
 pub const AHEAD_MAX: Duration = Duration::from_secs(30);
 
-/// Moments in a row that are ours.
+/// The moments in a row that are ours.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub struct Moments {
     every: Duration,
     /// A call that is later than this has lost its moment.
     late_max: Duration,
@@ -27,13 +27,13 @@ pub struct Pace {
     queued_to: Timestamp,
 }
 
-impl Pace {
+impl Moments {
     /// Each call is made up to `spread` after its moment.
-    pub fn new(rate: &Rate, spread: Duration) -> Pace {
+    pub fn new(rate: &Rate, spread: Duration) -> Moments {
         let window = rate.window();
         let every = (window.saturating_mul(100 + SLACK_PERCENT) / 100).saturating_add(spread) / rate.count().get();
         let long_ago = Timestamp::from_micros(i64::MIN);
-        Pace {
+        Moments {
             every: every.max(Duration::from_micros(1)),
             late_max: window.saturating_mul(SLACK_PERCENT) / 200,
             next: long_ago,
@@ -119,8 +119,8 @@ mod tests {
         Timestamp::from_micros(1_700_000_000_000_000) + Duration::from_millis(millis)
     }
 
-    fn pace(rate: &str) -> Pace {
-        Pace::new(&rate.parse().expect("a rate"), Duration::ZERO)
+    fn pace(rate: &str) -> Moments {
+        Moments::new(&rate.parse().expect("a rate"), Duration::ZERO)
     }
 
     #[test]

@@ -390,10 +390,9 @@ pub trait Store: Read {
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued>;
     /// Ends a sender's token for good, on record.
     async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation>;
-    /// Makes a workspace known and gives it its number.
     /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
-
+    /// Makes a workspace known and gives it its number.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned>;

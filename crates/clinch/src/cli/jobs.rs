@@ -130,7 +130,7 @@ fn waits_words(waits: &str) -> String {
         "circuit" => "a partner whose circuit is open".into(),
         "limit" => "its turn at a partner that has a limit".into(),
         "delay" => "the time that a step names".into(),
-        "budget" => "the retry budget of its entity".into(),
+        "key" => "a node that has the key of its data".into(),
         other => clean(other).to_string(),
     }
 }

@@ -7,6 +7,7 @@ use super::partner::{Entry, Partners, Visit, Wait};
 use super::script::Scripts;
 use crate::house::House;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
+use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::integration::Integration;
@@ -110,9 +111,7 @@ impl Gate {
 
     fn tell(&self, visit: Visit, sent: &Sent) {
         match sent {
-            Sent::Answered { receipt, .. } => {
-                visit.tell(&self.house, receipt.status >= 500 || receipt.status == 429 || receipt.status == 408);
-            }
+            Sent::Answered { receipt, .. } => visit.tell(&self.house, is_failure(receipt.status)),
             Sent::NotSent(_) | Sent::NoAnswer { .. } | Sent::Undone(_) | Sent::Failed { .. } | Sent::Broken { .. } => {
                 visit.tell(&self.house, true)
             }

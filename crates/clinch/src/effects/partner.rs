@@ -6,7 +6,7 @@ use clinch_core::breaker::{Ask, Breaker, Circuit};
 use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
-use clinch_core::pace::{AHEAD_MAX, Made, Pace};
+use clinch_core::pace::{AHEAD_MAX, Made, Moments};
 use clinch_core::time::Timestamp;
 use clinch_store::PaceAsk;
 use std::collections::{BTreeSet, HashMap};
@@ -65,7 +65,7 @@ struct Guess {
 
 /// The moments of calls, and who has one.
 struct Lane {
-    pace: tokio::sync::Mutex<Pace>,
+    pace: tokio::sync::Mutex<Moments>,
     promised: Mutex<Promised>,
     made: Mutex<Made>,
 }
@@ -91,7 +91,7 @@ impl Partner {
                 guess: guess(),
             }),
             pace: integration.rate.as_ref().map(|rate| Lane {
-                pace: tokio::sync::Mutex::new(Pace::new(
+                pace: tokio::sync::Mutex::new(Moments::new(
                     rate,
                     integration.jitter.map_or(Duration::ZERO, Spread::width),
                 )),

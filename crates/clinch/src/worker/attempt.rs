@@ -1,16 +1,18 @@
 //! One attempt of one job: run its steps in order, skip what is done, settle.
 
+use super::end::{End, StepEnd};
 use super::lease::Leases;
+use super::lookup::{Found, look_up};
 use super::scope::Scope;
 use super::steps::delay::{self, Stand};
-use super::steps::{self, Inward, Kind, Outward, setnx};
-use crate::effects::{Effect, Gate, Passage, Sent, Wait};
+use super::steps::{self, Inward, Kind, setnx};
+use crate::effects::{Effect, Gate, Passage, Wait};
 use crate::house::House;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
 use clinch_core::attempt::{Failure, Outcome, Past, verdict};
 use clinch_core::config::Workspace;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Idempotency, Leave, Receipt, leave};
+use clinch_core::effect::{EffectState, Idempotency, Leave, leave};
 use clinch_core::expr::BadExpr;
 use clinch_core::job::{Ending, Waits};
 use clinch_core::payload::Payload;
@@ -19,46 +21,11 @@ use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::{DelayAction, SetnxAction, Step, Worker};
 use clinch_store::{Claim, Conclusion, Held, NewEffect, Settlement};
-use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A job whose key this node does not have is given back for so long.
 const UNREAD_PAUSE: Duration = Duration::from_secs(30);
-
-/// How an attempt ended, with what is still to be written of its last effect.
-struct End {
-    outcome: Outcome,
-    /// The step in which it ended, for the metrics.
-    step: Label,
-    conclusion: Option<Conclusion>,
-}
-
-impl End {
-    fn of(outcome: Outcome, step: impl Into<Label>) -> End {
-        End { outcome, step: step.into(), conclusion: None }
-    }
-
-    fn refused(reason: Reason, error: String, step: impl Into<Label>) -> End {
-        End::of(Outcome::Refused(Failure::new(reason, error)), step)
-    }
-}
-
-/// What a step came to.
-enum StepEnd {
-    /// Its condition was false.
-    LeftOut,
-    /// It only computed this.
-    Computed(Value),
-    /// An earlier attempt did it.
-    DoneBefore(Receipt),
-    /// It was done now; the conclusion is still to be written.
-    Done(Receipt, Conclusion),
-    /// The attempt ends here.
-    Over(End),
-    /// Somebody else has the job now.
-    TakenOver,
-}
 
 /// An attempt whose work is over and which is still to be settled.
 pub struct Performed {
@@ -113,7 +80,7 @@ async fn steps_of(
 ) -> clinch_store::Result<Option<End>> {
     let stored = match &claim.payload {
         Ok(stored) => stored,
-        Err(why) => return Ok(Some(unread(*why))),
+        Err(why) => return Ok(Some(unread(house, *why))),
     };
     let payload = match Payload::decode(stored) {
         Ok(payload) => payload,
@@ -184,7 +151,7 @@ async fn run_step(
     let past = claim.effects.iter().find(|effect| *effect.name == **name);
     match leave(past, action.promise(), house.clock.now()) {
         Leave::Send => {}
-        Leave::Ask => return Ok(StepEnd::Over(ask(house, name))),
+        Leave::Ask => return Ok(StepEnd::Over(End::ask(house.clock.now(), name))),
         Leave::LookUp => match look_up(house, gate, claim, step, action, scope).await? {
             Found::NotDone => {}
             Found::Over(end) => return Ok(end),
@@ -304,75 +271,17 @@ async fn set_once(
     Ok(StepEnd::DoneBefore(receipt))
 }
 
-/// What the partner says of an effect whose answer was lost.
-enum Found {
-    NotDone,
-    /// It was done, or it could not be found out.
-    Over(StepEnd),
-}
-
-async fn look_up(
-    house: &House,
-    gate: &Gate,
-    claim: &Claim,
-    step: &Step,
-    action: &dyn Outward,
-    scope: &mut Scope<'_>,
-) -> clinch_store::Result<Found> {
-    let name = &step.name;
-    let over = |outcome| Ok(Found::Over(StepEnd::Over(End::of(outcome, name))));
-    let failed = |reason, why: String| {
-        Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
-    };
-    let (Some(lookup), Some(question)) = (&action.promise().lookup, action.question(scope)) else {
-        return Ok(Found::Over(StepEnd::Over(ask(house, name))));
-    };
-    let question = match question {
-        Ok(question) => question,
-        Err(error) => return over(failed(Reason::MissingData, format!("what to ask is not known: {error}"))),
-    };
-    let (receipt, done) = match gate.ask(claim.lease, action.partner(), question).await? {
-        Err(Wait { until, waits }) => return over(Outcome::PutOff { until, waits }),
-        Ok(Sent::Answered { receipt, .. }) if receipt.status < 500 && receipt.status != 429 => {
-            match lookup.is_done(&receipt, scope.names().clone()) {
-                Ok(done) => (receipt, done),
-                Err(error) => return over(failed(Reason::UnknownOutcome, format!("its answer says nothing: {error}"))),
-            }
-        }
-        Ok(Sent::Answered { receipt, .. }) => {
-            return over(failed(
-                Reason::UnknownOutcome,
-                format!("to the lookup the target answered {}", receipt.status),
-            ));
-        }
-        Ok(_) => return over(failed(Reason::UnknownOutcome, "the lookup was not answered".into())),
-    };
-    tracing::info!(job.id = %claim.lease.job, "step `{name}`: the lookup says that it was {}done", if done { "" } else { "not " });
-    if !done {
-        return Ok(Found::NotDone);
-    }
-    let conclusion =
-        Conclusion { name: name.clone(), state: EffectState::Done(receipt.clone()), at: house.clock.now() };
-    Ok(Found::Over(StepEnd::Done(receipt, conclusion)))
-}
-
 /// What cannot be read is not run with something else. What another node may be able to read is left to it.
-fn unread(why: NotOpened) -> End {
+fn unread(house: &House, why: NotOpened) -> End {
     let reason = if why == NotOpened::Forgotten { Reason::Forgotten } else { Reason::Unreadable };
     let failure = Failure::new(reason, format!("what was stored of the event is not to be had: {why}"));
     match why {
         NotOpened::UnknownKey(_) | NotOpened::UnknownVersion(_) => {
-            End::of(Outcome::Deferred { failure, pause: UNREAD_PAUSE }, "")
+            tracing::warn!("a job waits for a node that can read its data: {why}");
+            End::of(Outcome::PutOff { until: house.clock.now() + UNREAD_PAUSE, waits: Waits::Key }, "")
         }
         NotOpened::Forgotten | NotOpened::NotSealed | NotOpened::Tampered => End::of(Outcome::Refused(failure), ""),
     }
-}
-
-fn ask(house: &House, step: &Arc<str>) -> End {
-    let why =
-        format!("step `{step}` was sent before and its outcome is unknown; a person must say whether to send it again");
-    let unknown = Conclusion { name: step.clone(), state: EffectState::Unknown, at: house.clock.now() };
-    End { conclusion: Some(unknown), ..End::refused(Reason::UnknownOutcome, why, step) }
 }
 
 /// Writes down how it ended and what follows, unless somebody else took the job over in the meantime.

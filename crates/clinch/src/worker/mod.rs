@@ -2,7 +2,9 @@
 
 mod attempt;
 mod crew;
+mod end;
 mod lease;
+mod lookup;
 mod pool;
 mod scope;
 mod share;

@@ -2,10 +2,11 @@
 
 use super::attempt;
 use super::lease::Leases;
-use super::share::{Room, Shares};
+use super::share::Table;
 use crate::effects::Gate;
 use crate::house::House;
 use crate::telemetry::ByState;
+use clinch_core::share::{Room, Shares};
 use clinch_store::{ClaimAsk, LeaseRef};
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     // A place is the right to call out; a chair is kept until the job is settled. So many may wait for the disk, no more.
     let places = Arc::new(Semaphore::new(pool.concurrency));
     let chairs = Arc::new(Semaphore::new(pool.concurrency.saturating_mul(2)));
-    let shares = Arc::new(Shares::new(if pool.is_shared { pool.concurrency } else { 0 }));
+    let shares = Table::new(Shares::new(if pool.is_shared { pool.concurrency } else { 0 }));
     let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
@@ -77,7 +78,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
                 |of: &Arc<Semaphore>| of.clone().try_acquire_owned().expect("as many were free as were asked for");
             let (place, chair) = first.take().unwrap_or_else(|| (free(&places), free(&chairs)));
             let (house, gate) = (house.clone(), gate.clone());
-            let share = Shares::take(&shares, claim.lane);
+            let share = shares.take(claim.lane);
             let (place, seat) = (Place::take(place, &busy, &idle), Seat::take(claim.lease, asked_at, chair, &leases));
             // Boxed, because the future is large and would be copied at every hand-over.
             under_way.spawn(Box::pin(async move {

@@ -1,0 +1,53 @@
+//! How a step ends, and with it perhaps the attempt.
+
+use crate::telemetry::Label;
+use clinch_core::attempt::{Failure, Outcome};
+use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Receipt};
+use clinch_core::time::Timestamp;
+use clinch_store::Conclusion;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// How an attempt ended, with what is still to be written of its last effect.
+pub struct End {
+    pub outcome: Outcome,
+    /// The step in which it ended, for the metrics.
+    pub step: Label,
+    pub conclusion: Option<Conclusion>,
+}
+
+impl End {
+    pub fn of(outcome: Outcome, step: impl Into<Label>) -> End {
+        End { outcome, step: step.into(), conclusion: None }
+    }
+
+    pub fn refused(reason: Reason, error: String, step: impl Into<Label>) -> End {
+        End::of(Outcome::Refused(Failure::new(reason, error)), step)
+    }
+
+    /// Nobody but a person can say whether it was done.
+    pub fn ask(now: Timestamp, step: &Arc<str>) -> End {
+        let why = format!(
+            "step `{step}` was sent before and its outcome is unknown; a person must say whether to send it again"
+        );
+        let unknown = Conclusion { name: step.clone(), state: EffectState::Unknown, at: now };
+        End { conclusion: Some(unknown), ..End::refused(Reason::UnknownOutcome, why, step) }
+    }
+}
+
+/// What a step came to.
+pub enum StepEnd {
+    /// Its condition was false.
+    LeftOut,
+    /// It only computed this.
+    Computed(Value),
+    /// An earlier attempt did it.
+    DoneBefore(Receipt),
+    /// It was done now; the conclusion is still to be written.
+    Done(Receipt, Conclusion),
+    /// The attempt ends here.
+    Over(End),
+    /// Somebody else has the job now.
+    TakenOver,
+}
