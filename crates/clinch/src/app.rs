@@ -171,6 +171,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let is_local = |listener: &TcpListener| listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let loopback = [&intake, &admin].into_iter().flatten().all(is_local);
     let house = House {
+        directory: std::path::absolute(&options.data_dir).map_err(io)?,
         egress: Arc::new(Egress { allow: workspace.settings.egress.clone(), loopback }),
         senders,
         rejections: Arc::new(rejections),

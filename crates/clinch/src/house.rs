@@ -11,6 +11,7 @@ use crate::telemetry::Metrics;
 use crate::workspace::Versions;
 use clinch_core::egress::Egress;
 use clinch_store::{Store, StoreError};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +26,8 @@ pub struct House {
     pub geoip: Arc<Geoip>,
     pub rejections: Arc<Rejections>,
     pub senders: Arc<Senders>,
+    /// What this node keeps besides the store is in here.
+    pub directory: PathBuf,
     /// Where steps may call.
     pub egress: Arc<Egress>,
     pub keys: Arc<Keys>,

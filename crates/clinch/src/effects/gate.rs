@@ -52,7 +52,7 @@ pub struct Passed {
 impl Gate {
     pub fn new(house: House) -> Result<Gate, String> {
         let directory = &house.versions.directory;
-        let scripts = Scripts::new(directory.clone(), house.stop.clone())?;
+        let scripts = Scripts::new(directory.clone(), &house.directory, house.stop.clone());
         let databases = Targets::new(directory);
         let tools = Tools { http: HttpClient::new(house.egress.clone())?, databases, scripts };
         Ok(Gate { house, tools, partners: Partners::new() })

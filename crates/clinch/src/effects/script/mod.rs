@@ -1,6 +1,7 @@
 //! Scripts: run in processes that stay warm. A process runs one script only, one job at a time, and goes when it has run
 //! many, was idle for a while, or did what it may not.
 
+mod line;
 mod process;
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
@@ -8,13 +9,13 @@ use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
 use clinch_core::script::{Isolation, Language};
+use line::{Line, Ticket};
 use process::{Process, Ran, Said};
 use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
-use tempfile::TempDir;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -54,7 +55,7 @@ pub struct ScriptCall {
     secrets: Vec<String>,
     timeout: Duration,
     isolation: Isolation,
-    turn: Option<Result<Turn, String>>,
+    ticket: Option<Ticket>,
 }
 
 impl ScriptCall {
@@ -65,7 +66,7 @@ impl ScriptCall {
         timeout: Duration,
         isolation: Isolation,
     ) -> ScriptCall {
-        ScriptCall { home, env, secrets, timeout, isolation, turn: None }
+        ScriptCall { home, env, secrets, timeout, isolation, ticket: None }
     }
 }
 
@@ -75,7 +76,7 @@ impl Act for ScriptCall {
     }
 
     fn get_ready<'a>(&'a mut self, tools: &'a Tools) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(async { self.turn = tools.scripts.turn(&self.home, self.isolation).await })
+        Box::pin(async { self.ticket = tools.scripts.ticket(&self.home).await })
     }
 
     fn send<'a>(self: Box<Self>, tools: &'a Tools, _class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {
@@ -92,14 +93,15 @@ pub struct Scripts {
 struct Pool {
     /// Where scripts run.
     workspace: PathBuf,
-    /// Where the programs are that run them.
-    programs: TempDir,
+    /// Where the programs are that run them, once they are there.
+    programs: PathBuf,
+    written: OnceLock<()>,
     /// The right to run a script at all.
     places: Arc<Semaphore>,
     places_max: usize,
-    /// The right to run this very script, while anybody runs it or waits for it.
-    shares: Mutex<HashMap<[u8; 32], Weak<Semaphore>>>,
-    share_max: usize,
+    /// Those of this very script, while anybody runs it or waits for it.
+    lines: Mutex<HashMap<[u8; 32], Weak<Line>>>,
+    line_max: usize,
     /// The longest idle first.
     idle: Mutex<VecDeque<Idle>>,
 }
@@ -110,74 +112,62 @@ struct Idle {
     since: Instant,
 }
 
-/// A process, and the right to use it.
-struct Turn {
-    process: Process,
-    _share: OwnedSemaphorePermit,
-    _place: OwnedSemaphorePermit,
-}
-
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Scripts {
-    pub fn new(workspace: PathBuf, stop: CancellationToken) -> Result<Scripts, String> {
-        let failed = |error: std::io::Error| format!("there is no place for the programs that run scripts: {error}");
-        let programs = tempfile::Builder::new().prefix("clinch-scripts-").tempdir().map_err(failed)?;
-        for (name, text) in RUNNERS {
-            std::fs::write(programs.path().join(name), text).map_err(failed)?;
-        }
+    /// Scripts run in the workspace; what runs them is kept below `home`.
+    pub fn new(workspace: PathBuf, home: &Path, stop: CancellationToken) -> Scripts {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let share_max = (cpus * PROCESSES_PER_CPU).max(PROCESSES_MIN);
-        let places_max = share_max * SCRIPTS_AT_ONCE;
+        let line_max = (cpus * PROCESSES_PER_CPU).max(PROCESSES_MIN);
+        let places_max = line_max * SCRIPTS_AT_ONCE;
         let pool = Arc::new(Pool {
             workspace,
-            programs,
+            programs: home.join("scripts"),
+            written: OnceLock::new(),
             places: Arc::new(Semaphore::new(places_max)),
             places_max,
-            shares: Mutex::default(),
-            share_max,
+            lines: Mutex::default(),
+            line_max,
             idle: Mutex::default(),
         });
         tokio::spawn(end_the_idle(Arc::downgrade(&pool)));
-        Ok(Scripts { pool, stop })
+        Scripts { pool, stop }
     }
 
-    /// A process of its own for as long as it takes. `None`: the house is left.
-    async fn turn(&self, home: &Home, isolation: Isolation) -> Option<Result<Turn, String>> {
-        let pool = &self.pool;
-        let rights = async {
-            let share = pool.share(home.id).acquire_owned().await.expect("shares are never closed");
-            (share, pool.places.clone().acquire_owned().await.expect("the places are never closed"))
-        };
-        let (share, place) = tokio::select! {
-            rights = rights => rights,
-            () = self.stop.cancelled() => return None,
-        };
-        let warm = if isolation == Isolation::Warm { pool.take(home.id) } else { None };
-        let process = warm.map_or_else(|| pool.start(home), Ok);
-        Some(process.map(|process| Turn { process, _share: share, _place: place }))
+    /// `None`: the house is left.
+    async fn ticket(&self, home: &Home) -> Option<Ticket> {
+        self.stop.run_until_cancelled(self.pool.line(home.id).ticket()).await
     }
 
     async fn run(&self, mut call: ScriptCall, may_begin: MayBegin<'_>) -> Sent {
-        let mut turn = match call.turn.take() {
-            Some(Ok(turn)) => turn,
-            Some(Err(why)) => return Sent::NotSent(why),
-            None => return Sent::TooLate,
+        let Some(ticket) = call.ticket.take() else { return Sent::TooLate };
+        let rights = async { (ticket.turn().await, self.pool.place().await) };
+        let Some((turn, _place)) = self.stop.run_until_cancelled(rights).await else { return Sent::TooLate };
+        let sent = self.run_now(call, may_begin).await;
+        turn.end();
+        sent
+    }
+
+    async fn run_now(&self, call: ScriptCall, may_begin: MayBegin<'_>) -> Sent {
+        let warm = if call.isolation == Isolation::Warm { self.pool.take(call.home.id) } else { None };
+        let mut process = match warm.map_or_else(|| self.pool.start(&call.home), Ok) {
+            Ok(process) => process,
+            Err(why) => return Sent::NotSent(why),
         };
         let deadline = Instant::now() + call.timeout;
         loop {
             if !may_begin() {
                 return Sent::TooLate;
             }
-            let was_warm = turn.process.runs() > 0;
-            let (ran, said) = turn.process.run(&call.home, &call.env, deadline).await;
+            let was_warm = process.runs() > 0;
+            let (ran, said) = process.run(&call.home, &call.env, deadline).await;
             let ran = match ran {
                 // It ended while it had nothing to do, and another may do what it did not begin.
                 Ran::NotBegun(_) if was_warm => match self.pool.start(&call.home) {
-                    Ok(process) => {
-                        turn.process = process;
+                    Ok(another) => {
+                        process = another;
                         continue;
                     }
                     Err(why) => return Sent::NotSent(why),
@@ -185,8 +175,8 @@ impl Scripts {
                 ran => ran,
             };
             let is_fine = matches!(ran, Ran::Done(_) | Ran::Failed { spoiled: false, .. });
-            if is_fine && call.isolation == Isolation::Warm && turn.process.is_fit(&call.home) {
-                self.pool.give_back(call.home.id, turn);
+            if is_fine && call.isolation == Isolation::Warm && process.is_fit(&call.home) {
+                self.pool.give_back(call.home.id, process);
             }
             return call.sent(ran, &said);
         }
@@ -234,15 +224,19 @@ fn last_json(out: &[u8]) -> String {
 }
 
 impl Pool {
-    fn share(&self, home: [u8; 32]) -> Arc<Semaphore> {
-        let mut shares = lock(&self.shares);
-        if let Some(share) = shares.get(&home).and_then(Weak::upgrade) {
-            return share;
+    fn line(&self, home: [u8; 32]) -> Arc<Line> {
+        let mut lines = lock(&self.lines);
+        if let Some(line) = lines.get(&home).and_then(Weak::upgrade) {
+            return line;
         }
-        shares.retain(|_, share| share.strong_count() > 0);
-        let share = Arc::new(Semaphore::new(self.share_max));
-        shares.insert(home, Arc::downgrade(&share));
-        share
+        lines.retain(|_, line| line.strong_count() > 0);
+        let line = Arc::new(Line::new(self.line_max));
+        lines.insert(home, Arc::downgrade(&line));
+        line
+    }
+
+    async fn place(&self) -> OwnedSemaphorePermit {
+        self.places.clone().acquire_owned().await.expect("the places are never closed")
     }
 
     /// The one that was used last.
@@ -252,8 +246,8 @@ impl Pool {
         idle.remove(at).map(|idle| idle.process)
     }
 
-    fn give_back(&self, home: [u8; 32], turn: Turn) {
-        lock(&self.idle).push_back(Idle { home, process: turn.process, since: Instant::now() });
+    fn give_back(&self, home: [u8; 32], process: Process) {
+        lock(&self.idle).push_back(Idle { home, process, since: Instant::now() });
     }
 
     /// A new one, for which another that is idle may have to go.
@@ -265,7 +259,24 @@ impl Pool {
             idle.drain(..too_many).collect()
         };
         drop(gone);
-        Process::start(home, self.programs.path(), &self.workspace)
+        self.write_programs()
+            .map_err(|error| format!("there is no place for the programs that run scripts: {error}"))?;
+        Process::start(home, &self.programs, &self.workspace)
+    }
+
+    /// Once, and whole: another may be reading them.
+    fn write_programs(&self) -> std::io::Result<()> {
+        if self.written.get().is_some() {
+            return Ok(());
+        }
+        std::fs::create_dir_all(&self.programs)?;
+        for (name, text) in RUNNERS {
+            let unfinished = self.programs.join(format!("{name}.{}", std::process::id()));
+            std::fs::write(&unfinished, text)?;
+            std::fs::rename(unfinished, self.programs.join(name))?;
+        }
+        let _ = self.written.set(());
+        Ok(())
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Process {
     out: ChildStdout,
     err: ChildStderr,
     runs: u32,
+    /// When it was last looked at how much memory it holds.
+    looked: Instant,
 }
 
 /// What a script wrote during one run.
@@ -106,15 +108,25 @@ impl Process {
         let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it was not waited for");
         let (out, err) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
         let wire = UnixStream::from_std(ours).map_err(failed)?;
-        Ok(Process { leader, child, wire, unread: Vec::new(), out, err, runs: 0 })
+        Ok(Process { leader, child, wire, unread: Vec::new(), out, err, runs: 0, looked: Instant::now() })
     }
+
     pub fn runs(&self) -> u32 {
         self.runs
     }
 
     /// May it run another job?
-    pub fn is_fit(&self, home: &Home) -> bool {
-        home.language != Language::Bash && self.runs < RUNS_MAX && resident(self.leader) <= home.memory_bytes_max
+    pub fn is_fit(&mut self, home: &Home) -> bool {
+        home.language != Language::Bash && self.runs < RUNS_MAX && self.is_small(home)
+    }
+
+    /// To look takes as long as many a run, so it is not done after every one.
+    fn is_small(&mut self, home: &Home) -> bool {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return true;
+        }
+        self.looked = Instant::now();
+        resident(self.leader) <= home.memory_bytes_max
     }
 
     /// Runs the script once. Unless it ended well, or with an error of its own, the process is gone afterwards.
@@ -143,7 +155,11 @@ impl Process {
         let mut look = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         loop {
             match next_answer(&mut self.unread) {
-                Some(Ok(Answer { begun: true, .. })) => begun = true,
+                Some(Ok(Answer { begun: true, .. })) => {
+                    // The rest of what it says may have come with it.
+                    begun = true;
+                    continue;
+                }
                 Some(Ok(Answer { error: Some(why), spoiled, .. })) => return Ran::Failed { why, spoiled },
                 Some(Ok(answer)) => return Ran::Done(answer.returned),
                 Some(Err(why)) => return Ran::Broken(why),
