@@ -13,7 +13,7 @@ use crate::server::tls::{Tls, TlsFiles};
 use crate::server::{Listener, Places};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
-use crate::{intake, keeper, masking, runtimes, server, worker};
+use crate::{intake, keeper, masking, proxy, runtimes, server, worker};
 use clinch_core::config::{self, Encryption, Files, Problem, Severity, TlsRule, Workspace};
 use clinch_core::egress::Egress;
 use clinch_core::source::{Proof, Source};
@@ -49,6 +49,8 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     pub admin_tls: Option<TlsFiles>,
     pub roles: Roles,
+    /// Instead of a workspace: a target that idempotency is put in front of.
+    pub proxy: Option<proxy::Rules>,
     /// After a stop, jobs under way have this long.
     pub grace: Duration,
 }
@@ -113,6 +115,8 @@ pub struct App {
     is_secure: (bool, bool),
     /// The admin token, if this start made it.
     pub new_token: Option<String>,
+    /// Where the proxy listens, and what it is in front of.
+    pub proxy: Option<(SocketAddr, proxy::Rules)>,
     pub warnings: Vec<Problem>,
     pub files: Files,
     pub house: House,
@@ -122,7 +126,10 @@ pub struct App {
 
 /// Builds everything and opens the doors. Nothing runs if this fails.
 pub async fn start(options: Options) -> Result<App, StartError> {
-    let files = read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
+    let files = match &options.proxy {
+        Some(rules) => rules.files(),
+        None => read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?,
+    };
     let (workspace, warnings) = checked(&files)?;
     let missing = runtimes::missing(&workspace, Severity::Error);
     if options.roles.worker && !missing.is_empty() {
@@ -143,6 +150,10 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let intake = match options.roles.intake {
         true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen").await?),
         false => None,
+    };
+    let proxy = match options.proxy {
+        Some(_) => Some(bind(options.listen, proxy::LISTEN_DEFAULT, "--listen").await?),
+        None => None,
     };
     let admin = match options.roles.admin {
         true => Some(bind(options.admin.or(workspace.settings.admin), ADMIN_DEFAULT, "--admin").await?),
@@ -189,6 +200,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         is_secure: (tls.intake.is_some(), tls.admin.is_some()),
         intake: intake.as_ref().and_then(|listener| listener.local_addr().ok()),
         admin: admin.as_ref().and_then(|listener| listener.local_addr().ok()),
+        proxy: proxy.as_ref().and_then(|listener| listener.local_addr().ok()).zip(options.proxy.clone()),
         new_token,
         warnings,
         files,
@@ -196,7 +208,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         rooms: TaskTracker::new(),
         card: options.data_dir.join("server.json"),
     };
-    let doors = Doors { intake, key_stores, credentials, admin, token, tls };
+    let doors = Doors { proxy, intake, key_stores, credentials, admin, token, tls };
     app.open(doors, &options);
     app.leave_card().map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
     Ok(app)
@@ -204,6 +216,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
 
 /// What the rooms with a door need to open it.
 struct Doors {
+    proxy: Option<TcpListener>,
     intake: Option<TcpListener>,
     key_stores: Vec<Arc<KeyStore>>,
     credentials: Vec<Option<Credentials>>,
@@ -348,6 +361,15 @@ impl App {
             let door = self.listener("intake", doors.tls.intake);
             self.rooms.spawn(intake::run(listener, door, house.clone(), doors.key_stores, doors.credentials));
         }
+        if let (Some(listener), Some(rules)) = (doors.proxy, &options.proxy) {
+            let (door, house, rules) = (self.listener("proxy", None), house.clone(), rules.clone());
+            self.rooms.spawn(async move {
+                if let Err(error) = proxy::run(listener, door, house.clone(), rules).await {
+                    tracing::error!("nothing is called: {error}");
+                    house.stop.cancel();
+                }
+            });
+        }
         if let Some(listener) = doors.admin {
             let router = api::router(house.clone(), doors.token);
             let service = hyper_util::service::TowerToHyperService::new(router);
@@ -393,7 +415,8 @@ impl App {
             .map(|way| serde_json::json!({"flow": way.to.1, "method": way.method, "path": way.path}))
             .collect();
         let card = serde_json::json!({
-            "intake": self.intake_url(), "admin": self.admin_url(), "pid": std::process::id(), "routes": routes,
+            "intake": self.intake_url(), "admin": self.admin_url(),
+            "proxy": self.proxy.as_ref().map(|(address, _)| url(*address, false)), "pid": std::process::id(), "routes": routes,
         });
         // Written aside and renamed, so that nobody reads half of it.
         let aside = self.card.with_extension("new");
@@ -464,6 +487,10 @@ impl App {
                 let (method, path) = (entrance.method, entrance.path);
                 anstream::eprintln!("  intake   {method} {intake}{path}  -> {kind} {name} ({verified})");
             }
+        }
+        if let Some((address, rules)) = &self.proxy {
+            let (to, kept) = (&rules.to, clinch_core::time::human(rules.keep));
+            eprintln!("  proxy    http://{address}  -> {to}  (keys in {}, answers kept for {kept})", rules.key_header);
         }
         if let Some(admin) = self.admin_url() {
             eprintln!("  admin    {admin}/api/v1   metrics /metrics   health /healthz /readyz");

@@ -1,5 +1,5 @@
 //! What clinch does: everything that touches the world. `app` builds the house and is the only file that knows every
-//! room; the rooms (`intake`, `worker` with `effects`, `keeper`, `api`) meet in the store and in core's types.
+//! room; the rooms (`intake`, `worker` and `proxy` with `effects`, `keeper`, `api`) meet in the store and in core's types.
 
 pub mod api;
 pub mod app;
@@ -15,6 +15,7 @@ pub mod house;
 pub mod intake;
 pub mod keeper;
 pub mod masking;
+pub mod proxy;
 pub mod rejections;
 pub mod runtimes;
 pub mod secrets;

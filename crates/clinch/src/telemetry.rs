@@ -108,6 +108,7 @@ labels! {
     ByKind { kind }
     ByState { state }
     ByListener { listener }
+    ByOutcome { outcome }
     ByListenerReason { listener, reason }
     Build { version }
     Config { version }
@@ -242,6 +243,7 @@ pub struct Metrics {
     pub intake_verified: Family<BySourceSecret, Counter>,
     pub intake_same_body: Family<BySource, Counter>,
     pub unknown_routes: Counter,
+    proxy_calls: Family<ByOutcome, Counter>,
     pub connections: Family<ByListener, Gauge>,
     pub connections_refused: Family<ByListenerReason, Counter>,
     pub short_circuits: Family<ByLayerFlow, Counter>,
@@ -327,6 +329,7 @@ impl Metrics {
                 "Requests for paths that no flow has",
                 Counter::default()
             ),
+            proxy_calls: register!("proxy_calls", "Calls through the proxy by how they ended", Family::default()),
             connections: register!("connections", "Connections that are open now", Family::default()),
             connections_refused: register!(
                 "connections_refused",
@@ -478,6 +481,10 @@ impl Metrics {
             let labels = ByIntegrationState { integration: name.clone(), state: state.word().into() };
             self.circuits.get_or_create(&labels).set(i64::from(state == circuit));
         }
+    }
+
+    pub fn proxy_call(&self, outcome: &'static str) {
+        self.proxy_calls.get_or_create(&ByOutcome { outcome: outcome.into() }).inc();
     }
 
     pub fn circuit_rejected(&self, partner: &Arc<str>) {

@@ -109,7 +109,7 @@ pub fn verdict(outcome: &Outcome, past: Past, retry: &RetryPolicy, now: Timestam
     match outcome {
         Outcome::Succeeded(ending) => Change::Finished { at: now, ending: *ending },
         Outcome::Refused(failure) => Change::Buried { at: now, reason: failure.reason },
-        Outcome::Unknown { class: Idempotency::None, .. } | Outcome::Lost { open: Some(Idempotency::None) } => {
+        Outcome::Unknown { class, .. } | Outcome::Lost { open: Some(class) } if !class.is_protected() => {
             Change::Buried { at: now, reason: Reason::UnknownOutcome }
         }
         Outcome::Failed(failure) | Outcome::Unknown { failure, .. } => again(failure),

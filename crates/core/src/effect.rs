@@ -13,6 +13,8 @@ pub enum Idempotency {
     Natural,
     /// It can be asked whether it was done.
     Lookup,
+    /// It knows no keys, and clinch remembers for it what was done under one.
+    Wrap,
     /// Nothing is known: never send again by itself.
     #[default]
     None,
@@ -24,6 +26,7 @@ impl Idempotency {
             Idempotency::Header => "header",
             Idempotency::Natural => "natural",
             Idempotency::Lookup => "lookup",
+            Idempotency::Wrap => "wrap",
             Idempotency::None => "none",
         }
     }
@@ -35,7 +38,7 @@ impl Idempotency {
 
     /// Is there a rule that decides an unknown outcome without a person?
     pub const fn is_protected(self) -> bool {
-        !matches!(self, Idempotency::None)
+        !matches!(self, Idempotency::None | Idempotency::Wrap)
     }
 }
 
@@ -133,7 +136,7 @@ pub fn leave(past: Option<&Effect>, promise: &Promise, now: Timestamp) -> Leave 
             if is_old { Leave::Ask } else { Leave::Send }
         }
         (EffectState::Open | EffectState::Unknown, Idempotency::Lookup) => Leave::LookUp,
-        (EffectState::Open | EffectState::Unknown, Idempotency::None) => Leave::Ask,
+        (EffectState::Open | EffectState::Unknown, Idempotency::None | Idempotency::Wrap) => Leave::Ask,
     }
 }
 
@@ -167,6 +170,7 @@ mod tests {
         for state in [EffectState::Open, EffectState::Unknown] {
             let left = |class| leave(Some(&past(state.clone())), &promise(class), NOW);
             assert_eq!(left(Idempotency::None), Leave::Ask);
+            assert_eq!(left(Idempotency::Wrap), Leave::Ask);
             assert_eq!(left(Idempotency::Header), Leave::Send);
             assert_eq!(left(Idempotency::Natural), Leave::Send);
             assert_eq!(left(Idempotency::Lookup), Leave::LookUp);

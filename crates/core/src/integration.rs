@@ -11,6 +11,8 @@ use std::time::Duration;
 /// The header that our key travels in, unless the partner knows it by another name.
 pub const KEY_HEADER_DEFAULT: &str = "Idempotency-Key";
 pub const CONCURRENCY_MAX: usize = 10_000;
+/// How long clinch remembers what was done for a target that knows no keys, unless it is told otherwise.
+pub const WRAPPED_FOR_DEFAULT: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone, Debug)]
 pub struct Integration {
@@ -40,10 +42,12 @@ pub struct Integration {
 #[derive(Clone, Debug, Default)]
 pub struct Promise {
     pub idempotency: Idempotency,
-    /// How long it honours our key; `None`: for ever.
+    /// How long it honours our key; `None`: for ever, and where clinch remembers, `WRAPPED_FOR_DEFAULT`.
     pub honoured_for: Option<Duration>,
     /// How to ask whether it was done.
     pub lookup: Option<Box<Lookup>>,
+    /// What clinch remembers it under; `None`: under the key of the event.
+    pub wrap_key: Option<Template>,
 }
 
 /// What a file says of a promise, here or there.
@@ -52,6 +56,7 @@ pub struct Said {
     pub idempotency: Option<Idempotency>,
     pub honoured_for: Option<Duration>,
     pub lookup: Option<Box<Lookup>>,
+    pub wrap_key: Option<Template>,
 }
 
 impl Promise {
@@ -62,6 +67,7 @@ impl Promise {
             idempotency: said.idempotency.or(by_lookup).unwrap_or(self.idempotency),
             honoured_for: said.honoured_for.or(self.honoured_for),
             lookup: said.lookup.or_else(|| self.lookup.clone()),
+            wrap_key: said.wrap_key.or_else(|| self.wrap_key.clone()),
         }
     }
 }
@@ -166,6 +172,7 @@ impl Integration {
             .chain(auth)
             .chain(self.headers.iter().map(|(_, value)| value))
             .chain(lookup)
+            .chain(&self.promise.wrap_key)
     }
 }
 

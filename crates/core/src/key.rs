@@ -285,6 +285,12 @@ impl IdempotencyKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// As unlike any other as the key is, for practical purposes.
+    pub fn number(&self) -> u64 {
+        let digits = self.0.strip_prefix("clinch-").and_then(|digits| digits.get(..16));
+        digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]

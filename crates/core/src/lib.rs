@@ -10,6 +10,7 @@
 
 pub mod attempt;
 pub mod breaker;
+pub mod call;
 pub mod cloudevents;
 pub mod config;
 pub mod death;

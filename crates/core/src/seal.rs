@@ -8,6 +8,7 @@
 //!
 //! What was erased leaves a mark in its place: an envelope of version 0 with nothing in it.
 
+use crate::call::CallKey;
 use crate::id::{EventId, JobId};
 use crate::time::Timestamp;
 use aws_lc_rs::{aead, hmac};
@@ -41,6 +42,8 @@ pub enum Place<'a> {
         job: JobId,
         started_at: Timestamp,
     },
+    /// What a call got back that was made for somebody else.
+    Answer(&'a CallKey),
 }
 
 impl Place<'_> {
@@ -49,6 +52,7 @@ impl Place<'_> {
             Place::Payload(event) => (1, event.number(), &[]),
             Place::Result { job, step } => (2, job.number(), step.as_bytes()),
             Place::Error { job, started_at } => (3, job.number(), &started_at.as_micros().to_be_bytes()),
+            Place::Answer(call) => (4, 0, call.as_bytes()),
         };
         [&[kind][..], &id.to_be_bytes(), rest].concat()
     }

@@ -14,6 +14,7 @@ pub mod verify;
 use async_trait::async_trait;
 use bytes::Bytes;
 use clinch_core::attempt::Outcome;
+use clinch_core::call::{CallKey, Caller};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -236,6 +237,43 @@ pub struct SetOnce {
     pub was_taken: Receipt,
 }
 
+/// A call that somebody wants made under a key.
+#[derive(Clone, Debug)]
+pub struct CallAsk {
+    pub key: CallKey,
+    /// His turn is unlike that of anybody else, ever.
+    pub caller: Caller,
+    pub at: Timestamp,
+    /// Until then it surely has ended, if whoever makes it lives.
+    pub until: Timestamp,
+    /// From then on the key is free again.
+    pub expires: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// It is ours to make.
+    Ours,
+    /// It was made, and this is what was kept of its answer.
+    Before(Kept),
+    /// Another call has this key.
+    Other,
+    /// Somebody makes it at this moment.
+    Busy { until: Timestamp },
+    /// It may have been made, and nobody knows.
+    Unknown { since: Timestamp },
+}
+
+/// What became of a call.
+#[derive(Clone, Debug)]
+pub enum CallEnd {
+    /// It was done; this is kept of its answer.
+    Done(Bytes),
+    /// It was not done, and the key is free.
+    NotDone,
+    Unknown,
+}
+
 /// Calls of an integration, evenly apart.
 #[derive(Clone, Debug)]
 pub struct PaceAsk {
@@ -325,6 +363,8 @@ pub struct Pruned {
     pub keys: u64,
     /// Keys that steps had set.
     pub once: u64,
+    /// Answers of calls.
+    pub calls: u64,
     /// Whether there was nothing more to look at.
     pub finished: bool,
 }
@@ -392,6 +432,10 @@ pub trait Store: Read {
     async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation>;
     /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
+    /// Takes a call to make, unless it was made or is being made. Only after this may the first byte go.
+    async fn begin_call(&self, ask: CallAsk) -> Result<Called>;
+    /// Writes down what became of a call that is ours to make.
+    async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held>;
     /// Makes a workspace known and gives it its number.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.

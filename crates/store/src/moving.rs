@@ -23,6 +23,8 @@ const EVENTS_MAX: usize = 500;
 const BYTES_MAX: usize = 8 << 20;
 const AUDIT_ROWS_MAX: usize = 1_000;
 const ONCE_ROWS_MAX: usize = 1_000;
+/// Few, for each may have an answer.
+const CALL_ROWS_MAX: usize = 50;
 
 /// What is written once for the whole store.
 pub(crate) struct Facts {
@@ -102,6 +104,18 @@ pub(crate) struct OncePart {
     pub until: Timestamp,
 }
 
+/// A call that was made under a key, with its answer as it is stored.
+pub(crate) struct CallPart {
+    pub key: Vec<u8>,
+    pub fingerprint: Vec<u8>,
+    pub turn: i64,
+    pub state: i16,
+    pub since: Timestamp,
+    pub until: Timestamp,
+    pub expires: Timestamp,
+    pub answer: Option<Vec<u8>>,
+}
+
 /// How much there is of each kind.
 pub type Totals = Vec<(&'static str, i64)>;
 
@@ -145,6 +159,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     carry_events(&source, &mut target, event, &mut step).await?;
     carry_audit(&source, &mut target, audit).await?;
     carry_once(&source, &mut target).await?;
+    carry_calls(&source, &mut target).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);
@@ -195,6 +210,17 @@ async fn carry_once(source: &Source, target: &mut Target) -> Result<()> {
         let Some(last) = keys.last() else { return Ok(()) };
         after.clone_from(&last.key);
         target.take_once(&keys).await?;
+    }
+}
+
+/// Likewise.
+async fn carry_calls(source: &Source, target: &mut Target) -> Result<()> {
+    let mut after = Vec::new();
+    loop {
+        let calls = source.next_calls(&after, CALL_ROWS_MAX)?;
+        let Some(last) = calls.last() else { return Ok(()) };
+        after.clone_from(&last.key);
+        target.take_calls(&calls).await?;
     }
 }
 

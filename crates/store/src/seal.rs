@@ -2,9 +2,10 @@
 //! read. Here and nowhere else; whoever asks the store never meets an envelope.
 
 use crate::read::{AttemptRow, KeyUse};
-use crate::{Conclusion, ForgetAsk, Forgotten, SetOnce, Settlement};
+use crate::{CallEnd, Called, Conclusion, ForgetAsk, Forgotten, SetOnce, Settlement};
 use aws_lc_rs::rand;
 use bytes::Bytes;
+use clinch_core::call::{CallKey, CallLeave};
 use clinch_core::effect::{Effect, EffectState, Receipt};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::seal::{KeyCheck, KeyId, KeyRing, NONCE_BYTES, NotOpened, Place, sealed_with};
@@ -66,6 +67,24 @@ impl Sealer {
         match self.open(result_place(job, step), &stored.body) {
             Ok(body) => Ok(Receipt { body, ..stored }),
             Err(why) => Err(crate::StoreError::Damaged(format!("the result of step `{step}` of {job}: {why}"))),
+        }
+    }
+
+    /// The answer that a call keeps.
+    pub fn call_end(&self, key: &CallKey, end: CallEnd) -> CallEnd {
+        match end {
+            CallEnd::Done(answer) => CallEnd::Done(self.seal(Place::Answer(key), &answer).into_owned().into()),
+            end => end,
+        }
+    }
+
+    pub fn called(&self, key: &CallKey, leave: CallLeave, answer: &[u8]) -> Called {
+        match leave {
+            CallLeave::Make => Called::Ours,
+            CallLeave::Answer => Called::Before(self.open(Place::Answer(key), answer)),
+            CallLeave::Other => Called::Other,
+            CallLeave::Busy { until } => Called::Busy { until },
+            CallLeave::Unknown { since } => Called::Unknown { since },
         }
     }
 

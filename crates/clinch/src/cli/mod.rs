@@ -15,6 +15,7 @@ mod latency;
 mod migrate;
 mod presets;
 mod problems;
+mod proxy;
 mod render;
 mod replay;
 mod schema;
@@ -98,6 +99,8 @@ impl Globals {
 enum Command {
     /// Run the server: intake, workers, keeper and admin API
     Serve(serve::Serve),
+    /// Put idempotency in front of an HTTP API that has none
+    Proxy(proxy::Proxy),
     /// Read a workspace and tell every problem in it
     Check(check::Check),
     /// Print the JSON Schema of the workspace files, for editors
@@ -164,6 +167,7 @@ pub async fn run(cli: Cli) -> Exit {
     let globals = &cli.globals;
     let done = match cli.command {
         Command::Serve(command) => command.run(globals).await,
+        Command::Proxy(command) => command.run(globals).await,
         Command::Check(command) => command.run(globals),
         Command::Schema(command) => command.run(),
         Command::Send(command) => command.run(globals).await,

@@ -84,6 +84,7 @@ impl Serve {
             tls: files(self.tls_cert, self.tls_key),
             admin_tls: files(self.admin_tls_cert, self.admin_tls_key),
             roles: self.roles,
+            proxy: None,
             grace: self.grace,
         };
         let Err(error) = app::serve(options).await else {

@@ -77,6 +77,7 @@ async fn start(directory: &Path) -> Result<App, String> {
         tls: None,
         admin_tls: None,
         roles: Roles::ALL,
+        proxy: None,
         grace: Duration::from_secs(5),
     };
     match app::start(options.clone()).await {

@@ -4,6 +4,7 @@ use super::http::HttpClient;
 use super::script::Scripts;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, Receipt};
+use clinch_core::key::Fingerprint;
 use clinch_store::target::Targets;
 use std::pin::Pin;
 use std::time::Duration;
@@ -27,6 +28,11 @@ pub trait Act: Send + Sync {
     /// Waits for what it needs, before anything is intended: who waits here has not begun.
     fn get_ready<'a>(&'a mut self, _tools: &'a Tools) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async {})
+    }
+
+    /// Where it goes, and what tells it from another that goes there; `None` where that cannot be told.
+    fn fingerprint(&self) -> Option<(String, Fingerprint)> {
+        None
     }
 
     fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a>;

@@ -1,13 +1,13 @@
 //! One HTTP request outward, and the one thing that matters about it: was it sent, and was it answered.
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
-use super::connection::{Connections, NoConnection, Target};
+use super::connection::{Connections, NoConnection, Sender, Target};
 use bytes::{Bytes, BytesMut};
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
 use clinch_core::egress::Egress;
-use clinch_core::key::IdempotencyKey;
+use clinch_core::key::{Fingerprint, IdempotencyKey};
 use http::header::{HOST, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use std::sync::Arc;
@@ -34,6 +34,12 @@ impl Act for HttpCall {
         self.timeout
     }
 
+    fn fingerprint(&self) -> Option<(String, Fingerprint)> {
+        let place = format!("{} {}", self.method, self.uri);
+        let fingerprint = Fingerprint::of(&place, &self.body);
+        Some((place, fingerprint))
+    }
+
     fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {
         Box::pin(tools.http.send(*self, class, may_begin))
     }
@@ -44,7 +50,19 @@ enum Broken {
     /// Not a byte was written; here it is back.
     Unsent(Box<Request<Full<Bytes>>>),
     TooLate,
+    TimedOut,
     Sent(String),
+}
+
+impl From<Broken> for Sent {
+    fn from(broken: Broken) -> Sent {
+        match broken {
+            Broken::Unsent(_) => Sent::NotSent("the connection was closed at once".into()),
+            Broken::TooLate => Sent::TooLate,
+            Broken::TimedOut => Sent::NoAnswer { timed_out: true, why: "no answer in time".into() },
+            Broken::Sent(why) => Sent::NoAnswer { timed_out: false, why },
+        }
+    }
 }
 
 pub struct HttpClient {
@@ -58,21 +76,53 @@ impl HttpClient {
 
     pub async fn send(&self, call: HttpCall, class: Idempotency, may_begin: MayBegin<'_>) -> Sent {
         let deadline = Instant::now() + call.timeout;
+        let (target, answer, sender) = match self.deliver(call, class, deadline, may_begin).await {
+            Ok(delivered) => delivered,
+            Err(sent) => return sent,
+        };
+        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
+        let status = answer.status().as_u16();
+        let (body, whole) = read(answer, RECEIPT_BYTES_MAX, deadline).await;
+        if whole {
+            self.connections.keep(&target, sender);
+        }
+        Sent::Answered { receipt: Receipt { status, body }, retry_after }
+    }
+
+    /// With all of the answer, as far as it is no longer than `body_bytes_max`.
+    pub async fn forward(&self, call: HttpCall, class: Idempotency, body_bytes_max: usize) -> Result<Forwarded, Sent> {
+        let deadline = Instant::now() + call.timeout;
+        let (target, mut answer, sender) = self.deliver(call, class, deadline, &|| true).await?;
+        let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
+        let (body, whole) = read(answer, body_bytes_max, deadline).await;
+        if whole {
+            self.connections.keep(&target, sender);
+        }
+        Ok(Forwarded { status, headers, body: whole.then_some(body) })
+    }
+
+    /// The answer, as soon as its head is here.
+    async fn deliver(
+        &self,
+        call: HttpCall,
+        class: Idempotency,
+        deadline: Instant,
+        may_begin: MayBegin<'_>,
+    ) -> Result<(Target, Response<Incoming>, Sender), Sent> {
         let Some(target) = Target::of(&call.uri) else {
-            return Sent::Invalid("its url is neither http:// nor https:// with a host".into());
+            return Err(Sent::Invalid("its url is neither http:// nor https:// with a host".into()));
         };
         let Some(mut request) = request(call) else {
-            return Sent::Invalid("it cannot be made into a request".into());
+            return Err(Sent::Invalid("it cannot be made into a request".into()));
         };
         // A kept connection may be closed by the target while we write to it, and then nobody knows whether the request
         // arrived: fatal where it must not be repeated. Such requests get a connection of their own.
         if class.may_send_again() {
             while let Some(kept) = self.connections.take(&target) {
-                match self.exchange(kept, &target, request, deadline, may_begin).await {
-                    Ok(sent) => return sent,
+                match exchange(kept, request, deadline, may_begin).await {
+                    Ok((answer, sender)) => return Ok((target, answer, sender)),
                     Err(Broken::Unsent(back)) => request = *back,
-                    Err(Broken::TooLate) => return Sent::TooLate,
-                    Err(Broken::Sent(why)) => return Sent::NoAnswer { timed_out: false, why },
+                    Err(broken) => return Err(broken.into()),
                 }
             }
         }
@@ -80,68 +130,64 @@ impl HttpClient {
             tokio::time::timeout_at(deadline.min(Instant::now() + CONNECT_TIMEOUT), self.connections.open(&target));
         let fresh = match opened.await {
             Ok(Ok(fresh)) => fresh,
-            Ok(Err(NoConnection::Failed(why))) => return Sent::NotSent(why),
-            Ok(Err(NoConnection::Blocked(why))) => return Sent::Blocked(why.to_string()),
-            Err(_) => return Sent::NotSent("no connection in time".into()),
+            Ok(Err(NoConnection::Failed(why))) => return Err(Sent::NotSent(why)),
+            Ok(Err(NoConnection::Blocked(why))) => return Err(Sent::Blocked(why.to_string())),
+            Err(_) => return Err(Sent::NotSent("no connection in time".into())),
         };
-        match self.exchange(fresh, &target, request, deadline, may_begin).await {
-            Ok(sent) => sent,
-            Err(Broken::TooLate) => Sent::TooLate,
-            Err(Broken::Unsent(_)) => Sent::NotSent("the connection was closed at once".into()),
-            Err(Broken::Sent(why)) => Sent::NoAnswer { timed_out: false, why },
-        }
-    }
-
-    async fn exchange(
-        &self,
-        mut sender: super::connection::Sender,
-        target: &Target,
-        request: Request<Full<Bytes>>,
-        deadline: Instant,
-        may_begin: MayBegin<'_>,
-    ) -> Result<Sent, Broken> {
-        // A kept connection may still be putting away its last answer, or be closed by now.
-        if !matches!(tokio::time::timeout_at(deadline, sender.ready()).await, Ok(Ok(()))) {
-            return Err(Broken::Unsent(Box::new(request)));
-        }
-        if !may_begin() {
-            return Err(Broken::TooLate);
-        }
-        let answer = match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
-            Err(_) => return Ok(Sent::NoAnswer { timed_out: true, why: "no answer in time".into() }),
-            Ok(Ok(answer)) => answer,
-            Ok(Err(mut error)) => {
-                return Err(match error.take_message() {
-                    Some(back) => Broken::Unsent(Box::new(back)),
-                    None => Broken::Sent(root_cause(error.error())),
-                });
-            }
-        };
-        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
-        let (receipt, whole) = read(answer, deadline).await;
-        if whole {
-            self.connections.keep(target, sender);
-        }
-        Ok(Sent::Answered { receipt, retry_after })
+        let (answer, sender) = exchange(fresh, request, deadline, may_begin).await?;
+        Ok((target, answer, sender))
     }
 }
 
-/// The status is the answer. A body that breaks off, is too long or too slow changes nothing about what was done.
-async fn read(answer: Response<Incoming>, deadline: Instant) -> (Receipt, bool) {
-    let status = answer.status().as_u16();
+/// An answer that is given to somebody else.
+#[derive(Debug)]
+pub struct Forwarded {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// `None`: it was too long, or broke off.
+    pub body: Option<Bytes>,
+}
+
+async fn exchange(
+    mut sender: Sender,
+    request: Request<Full<Bytes>>,
+    deadline: Instant,
+    may_begin: MayBegin<'_>,
+) -> Result<(Response<Incoming>, Sender), Broken> {
+    // A kept connection may still be putting away its last answer, or be closed by now.
+    if !matches!(tokio::time::timeout_at(deadline, sender.ready()).await, Ok(Ok(()))) {
+        return Err(Broken::Unsent(Box::new(request)));
+    }
+    if !may_begin() {
+        return Err(Broken::TooLate);
+    }
+    match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
+        Err(_) => Err(Broken::TimedOut),
+        Ok(Ok(answer)) => Ok((answer, sender)),
+        Ok(Err(mut error)) => Err(match error.take_message() {
+            Some(back) => Broken::Unsent(Box::new(back)),
+            None => Broken::Sent(root_cause(error.error())),
+        }),
+    }
+}
+
+/// The body, and whether it is all of it. The status is the answer: a body that breaks off, is too long or too slow changes
+/// nothing about what was done.
+async fn read(answer: Response<Incoming>, bytes_max: usize, deadline: Instant) -> (Bytes, bool) {
     let mut incoming = answer.into_body();
     let mut body = BytesMut::new();
     loop {
         match tokio::time::timeout_at(deadline, incoming.frame()).await {
-            Ok(None) => return (Receipt { status, body: body.freeze() }, true),
+            Ok(None) => return (body.freeze(), true),
             Ok(Some(Ok(frame))) => {
                 let Ok(data) = frame.into_data() else { continue };
-                body.extend_from_slice(&data[..data.len().min(RECEIPT_BYTES_MAX - body.len())]);
-                if body.len() == RECEIPT_BYTES_MAX {
-                    return (Receipt { status, body: body.freeze() }, false);
+                let room = bytes_max - body.len();
+                body.extend_from_slice(&data[..data.len().min(room)]);
+                if data.len() > room {
+                    return (body.freeze(), false);
                 }
             }
-            Ok(Some(Err(_))) | Err(_) => return (Receipt { status, body: body.freeze() }, false),
+            Ok(Some(Err(_))) | Err(_) => return (body.freeze(), false),
         }
     }
 }

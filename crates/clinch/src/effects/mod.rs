@@ -1,4 +1,4 @@
-//! The door out: the only place from which bytes leave. Used by `worker` alone.
+//! The door out: the only place from which bytes leave. Used by `worker` and `proxy` alone.
 
 mod act;
 mod connection;
@@ -10,7 +10,7 @@ mod sql;
 
 pub use act::{Act, Sent};
 pub use gate::{Effect, Gate, Passage, Passed};
-pub use http::HttpCall;
+pub use http::{Forwarded, HttpCall, HttpClient};
 pub use partner::Wait;
 pub use script::{Home, ScriptCall};
 pub use sql::SqlCall;

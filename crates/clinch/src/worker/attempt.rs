@@ -6,6 +6,7 @@ use super::lookup::{Found, look_up};
 use super::scope::Scope;
 use super::steps::delay::{self, Stand};
 use super::steps::{self, Inward, Kind, setnx};
+use super::wrap;
 use crate::effects::{Effect, Gate, Passage, Wait};
 use crate::house::House;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
@@ -166,6 +167,10 @@ async fn run_step(
         Ok(act) => act,
         Err(error) => return Ok(missing(error)),
     };
+    let turn = match wrap::begin(house, claim, step, action, &*act, scope).await? {
+        Ok(turn) => turn,
+        Err(end) => return Ok(end),
+    };
     let began = house.clock.now();
     let term = || leases.term(claim.lease);
     let idempotency = action.promise().idempotency;
@@ -173,10 +178,16 @@ async fn run_step(
     let passed = match gate.pass(effect, act, term).await? {
         Passage::Passed(passed) => passed,
         Passage::Wait(Wait { until, waits }) => {
+            if let Some(turn) = turn {
+                turn.give_back(house).await?;
+            }
             return Ok(StepEnd::Over(End::of(Outcome::PutOff { until, waits }, name)));
         }
         Passage::TakenOver => return Ok(StepEnd::TakenOver),
     };
+    if let Some(turn) = turn {
+        turn.end(house, &passed.conclusion.state).await?;
+    }
     let outcome = match passed.conclusion.state {
         EffectState::Done(_) => "ok",
         EffectState::Unknown => "unknown",

@@ -9,5 +9,6 @@ mod pool;
 mod scope;
 mod share;
 mod steps;
+mod wrap;
 
 pub use crew::run;

@@ -6,6 +6,7 @@ use clinch_core::effect::EffectState;
 use clinch_core::id::JobId;
 use clinch_core::job::{Waits, Word};
 use clinch_core::key::IdempotencyKey;
+use serde_json::json;
 use std::time::Duration;
 
 /// The key under which the step of a job travels.
@@ -168,4 +169,52 @@ async fn k4_a_server_that_others_reach_calls_this_machine_only_where_it_is_allow
         let story = world.post_and_wait("k", BODY, word).await;
         assert_eq!(story.row.reason, (word == Word::Dead).then_some(Reason::EgressBlocked));
     }
+}
+
+const WRAPPED: &str = "  - name: lead
+    http:
+      url: http://TARGET/lead
+      body: {email: '{{ body.email }}'}
+      idempotency: wrap
+      wrap_key: '{{ body.email }}'
+";
+
+async fn wrapped() -> World {
+    World::new(&[("workers/charge.yml", &worker_with_step(WRAPPED))]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_a_target_without_keys_is_called_once_for_a_key_whichever_job_comes_first() {
+    let world = wrapped().await;
+    world.target.script("/lead", [Reply::With { status: 201, headers: &[], body: "{\"id\":7}" }]);
+    for nth in 0..3 {
+        let body = format!("{{\"id\":{nth},\"email\":\"a@example.com\"}}");
+        let story = world.post_and_wait(&format!("k-{nth}"), &body, Word::Success).await;
+        let EffectState::Done(receipt) = &story.effects[0].state else { panic!("not done: {:?}", story.effects) };
+        assert_eq!((receipt.status, &receipt.body[..]), (201, &b"{\"id\":7}"[..]), "job {nth} has the first answer");
+    }
+    assert_eq!(world.target.calls_at("/lead").len(), 1);
+    world.post_and_wait("k-9", "{\"id\":9,\"email\":\"b@example.com\"}", Word::Success).await;
+    assert_eq!(world.target.calls_at("/lead").len(), 2, "another key is another call");
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_p3_what_one_job_left_in_doubt_no_other_job_sends() {
+    let world = wrapped().await;
+    world.target.script("/lead", [Reply::Drop, OK]);
+    let body = "{\"id\":1,\"email\":\"a@example.com\"}";
+    let first = world.post_and_wait("k-1", body, Word::Dead).await;
+    assert_eq!(first.effects[0].state, EffectState::Unknown);
+    let second = world.post_and_wait("k-2", "{\"id\":2,\"email\":\"a@example.com\"}", Word::Dead).await;
+    assert_eq!((first.row.reason, second.row.reason), (Some(Reason::UnknownOutcome), Some(Reason::UnknownOutcome)));
+    assert_eq!(world.target.calls_at("/lead").len(), 1);
+    // Who looked at the target says that it was not done; the other job then finds it done.
+    let said = world.replay(first.row.id, json!({"reason": "looked", "unknown": "resend"})).await;
+    assert_eq!(said.status, 200, "{said:?}");
+    world.wait(first.row.id, Word::Success).await;
+    world.replay(second.row.id, json!({"reason": "decided"})).await;
+    world.wait(second.row.id, Word::Success).await;
+    assert_eq!(world.target.calls_at("/lead").len(), 2);
+    world.close_and_verify().await;
 }

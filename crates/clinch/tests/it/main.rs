@@ -17,6 +17,7 @@ mod migrate;
 mod nodes;
 mod order;
 mod process;
+mod proxy;
 #[path = "../../../store/tests/it/redis_server.rs"]
 mod redis_server;
 mod replay;

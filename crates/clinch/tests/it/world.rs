@@ -145,6 +145,7 @@ impl World {
             tls: None,
             admin_tls: None,
             roles,
+            proxy: None,
             grace: PATIENCE,
         }
     }

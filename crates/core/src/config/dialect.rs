@@ -27,7 +27,7 @@ pub(super) const METHODS_IN: &[&str] = &["POST", "PUT", "PATCH"];
 pub(super) const METHODS_OUT: &[&str] = &["POST", "GET", "PUT", "PATCH", "DELETE"];
 pub(super) const STRATEGIES: &[&str] = &["exponential", "linear", "fixed"];
 pub(super) const JITTERS: &[&str] = &["full", "equal", "none"];
-pub(super) const IDEMPOTENCIES: &[&str] = &["header", "lookup", "natural", "none"];
+pub(super) const IDEMPOTENCIES: &[&str] = &["header", "lookup", "natural", "none", "wrap"];
 pub(super) const STRICTNESS: &[&str] = &["none", "possible", "valid"];
 pub(super) const ON_UNKNOWN: &[&str] = &["ask", "retry"];
 pub(super) const ISOLATIONS: &[&str] = &["warm", "process"];
@@ -198,8 +198,17 @@ const PROMISE: &[Field] = &[
         Kind::Choice(IDEMPOTENCIES),
         "What the target does with a request it has seen; none if not given.",
     ),
-    may("honoured_for", span(SECOND), "How long the target honours our key; for ever if not given."),
+    may(
+        "honoured_for",
+        span(SECOND),
+        "How long the target honours our key; for ever if not given. With `idempotency: wrap`, how long clinch remembers; 24h.",
+    ),
     may("lookup", Kind::Map(&LOOKUP), "How to ask whether it was done."),
+    may(
+        "wrap_key",
+        Kind::Template,
+        "With `idempotency: wrap`: one call is made for each of these, whichever job comes first; the event's key if not given.",
+    ),
 ];
 
 static LOOKUP: Shape = Shape {

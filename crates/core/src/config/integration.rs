@@ -16,6 +16,7 @@ const PROMISES: &[(&str, Idempotency)] = &[
     ("lookup", Idempotency::Lookup),
     ("natural", Idempotency::Natural),
     ("none", Idempotency::None),
+    ("wrap", Idempotency::Wrap),
 ];
 pub(super) const CLASSES: &[&str] = &["read", "create", "state", "monetary"];
 const JITTER_MAX: Duration = Duration::from_secs(60);
@@ -98,7 +99,8 @@ pub(super) fn read_promise(map: Reader<'_>) -> Option<Said> {
         })),
     };
     let honoured_for = map.may("honoured_for", value::duration)?;
-    Some(Said { idempotency: map.may("idempotency", word(PROMISES))?, honoured_for, lookup })
+    let wrap_key = map.may("wrap_key", value::template)?;
+    Some(Said { idempotency: map.may("idempotency", word(PROMISES))?, honoured_for, lookup, wrap_key })
 }
 
 /// `200-600ms`: the unit of the first may be left out.
@@ -150,9 +152,16 @@ pub(super) fn check(map: Reader<'_>, problems: &mut Vec<Problem>) {
         let problem = Problem::error(Code::MissingKey, key.span, said).label("needs `lookup`");
         problems.push(problem.help("add `lookup:` and below it `url:` and `done:`, which is true when it was done"));
     }
-    if let Some((key, _)) = map.node.entry("honoured_for").filter(|_| promised.is_some_and(|word| word != "header")) {
+    if let Some((key, _)) =
+        map.node.entry("honoured_for").filter(|_| promised.is_some_and(|word| word != "header" && word != "wrap"))
+    {
         let said = "`honoured_for` says how long a key is honoured, and no key is";
-        let problem = Problem::error(Code::EitherOr, key.span, said).label("goes with `idempotency: header`");
+        let problem = Problem::error(Code::EitherOr, key.span, said).label("goes with `idempotency: header` or `wrap`");
         problems.push(problem.help("remove it"));
+    }
+    if let Some((key, _)) = map.node.entry("wrap_key").filter(|_| promised.is_some_and(|word| word != "wrap")) {
+        let said = "`wrap_key` says what is remembered under which key, and nothing is";
+        let problem = Problem::error(Code::EitherOr, key.span, said).label("goes with `idempotency: wrap`");
+        problems.push(problem.help("remove it, or write `idempotency: wrap`"));
     }
 }

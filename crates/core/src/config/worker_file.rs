@@ -392,6 +392,7 @@ const EXPRS: &[&[&str]] = &[
 const TEMPLATES: &[&[&str]] = &[
     &["http", "url"],
     &["http", "headers"],
+    &["http", "wrap_key"],
     &["http", "body"],
     &["transform"],
     &["setnx", "key"],
@@ -497,6 +498,7 @@ pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
 fn http_secrets(http: &HttpAction, found: &mut BTreeSet<String>) {
     found.extend(http.url.secrets());
     found.extend(http.headers.iter().flat_map(|(_, value)| value.secrets()));
+    found.extend(http.promise.wrap_key.iter().flat_map(Template::secrets));
     found.extend(http.promise.lookup.iter().flat_map(|lookup| {
         lookup.url.secrets().into_iter().chain(lookup.headers.iter().flat_map(|(_, value)| value.secrets()))
     }));

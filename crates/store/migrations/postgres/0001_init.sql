@@ -178,6 +178,19 @@ CREATE TABLE pace (next bigint NOT NULL, name text COLLATE "C" PRIMARY KEY) WITH
 CREATE TABLE once (until bigint NOT NULL, key bytea PRIMARY KEY);
 CREATE INDEX once_until ON once (until);
 
+-- Calls that were made for others under their keys. state: 0 open (until `until`), 1 done, 2 unknown.
+CREATE TABLE call (
+    turn bigint NOT NULL,
+    since bigint NOT NULL,
+    until bigint NOT NULL,
+    expires bigint NOT NULL,
+    state smallint NOT NULL,
+    key bytea PRIMARY KEY,
+    fingerprint bytea NOT NULL,
+    answer bytea
+);
+CREATE INDEX call_expires ON call (expires);
+
 -- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
 CREATE SEQUENCE fence;
 

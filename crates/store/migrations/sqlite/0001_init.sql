@@ -19,6 +19,19 @@ CREATE TABLE pace (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID, 
 CREATE TABLE once (key BLOB PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID, STRICT;
 CREATE INDEX once_until ON once (until);
 
+-- Calls that were made for others under their keys. state: 0 open (until `until`), 1 done, 2 unknown.
+CREATE TABLE call (
+    key BLOB PRIMARY KEY,
+    fingerprint BLOB NOT NULL,
+    turn INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    since INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    answer BLOB
+) STRICT;
+CREATE INDEX call_expires ON call (expires);
+
 -- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,

@@ -4,7 +4,7 @@ use super::link::Link;
 use super::param::{self, Params};
 use super::rows::{DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, reason_number, text};
 use super::{Fault, migrate};
-use crate::moving::{AuditPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState};
@@ -47,7 +47,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str =
-    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, once, sender_token";
+    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, once, call, sender_token";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -132,6 +132,27 @@ impl Target {
         .await
     }
 
+    pub async fn take_calls(&mut self, parts: &[CallPart]) -> Result<()> {
+        let client = &self.client;
+        together(client, async {
+            for part in parts {
+                let sql = "INSERT INTO call (key, fingerprint, turn, state, since, until, expires, answer)
+                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+                let (since, until, expires) =
+                    (part.since.as_micros(), part.until.as_micros(), part.expires.as_micros());
+                let (key, fingerprint) = (&part.key[..], &part.fingerprint[..]);
+                write(
+                    client,
+                    sql,
+                    &[&key, &fingerprint, &part.turn, &part.state, &since, &until, &expires, &part.answer.as_deref()],
+                )
+                .await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// What is written once, after all the rest. Ids and fences that are given from now on are above all that were.
     pub async fn close_books(&mut self, facts: &Facts) -> Result<()> {
         let client = &self.client;
@@ -167,6 +188,7 @@ impl Target {
             ("deliveries", "count(*) FROM delivery"),
             ("audit rows", "count(*) FROM audit"),
             ("set keys", "count(*) FROM once"),
+            ("calls", "count(*) FROM call"),
             ("sender tokens", "count(*) FROM sender_token"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;

@@ -4,7 +4,7 @@ use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, bucket, lanes, lock, once, span, token};
+use super::{Fault, Shared, bucket, call, lanes, lock, once, span, token};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
 use clinch_core::lane::Order;
@@ -53,7 +53,8 @@ pub(super) async fn prune(
         remove(&mut line, shared.skew.to_database(now), &old, &spans, &mut pruned).await?;
     }
     pruned.once = once::prune(shared, &mut line, now, most).await?;
-    pruned.finished &= pruned.once < most as u64;
+    pruned.calls = call::prune(shared, &mut line, now, most).await?;
+    pruned.finished &= pruned.once.max(pruned.calls) < most as u64;
     line.commit().await?;
     // Once through, start over: what was too young or too dead then may go now.
     lock(&shared.round).to = looked.unwrap_or(0);

@@ -7,6 +7,7 @@
 mod accept;
 mod batch;
 mod bucket;
+mod call;
 mod claim;
 mod doubt;
 mod ground;
@@ -43,6 +44,7 @@ use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
 use batch::Batcher;
+use clinch_core::call::CallKey;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
@@ -488,6 +490,18 @@ impl Store for PostgresStore {
         let ask = sealer.once(lease.job, ask);
         let stored = self.shared.done(began, once::set_once(&self.shared, lease, &ask).await)?;
         stored.map(|stored| sealer.open_result(lease.job, &ask.step, stored)).transpose()
+    }
+
+    async fn begin_call(&self, ask: CallAsk) -> Result<Called> {
+        let began = Instant::now();
+        let (leave, answer) = self.shared.done(began, call::begin(&self.shared, &ask).await)?;
+        Ok(self.shared.sealer.called(&ask.key, leave, &answer))
+    }
+
+    async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held> {
+        let began = Instant::now();
+        let end = self.shared.sealer.call_end(&key, end);
+        self.shared.done(began, call::end(&self.shared, &key, turn, &end).await)
     }
 
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {

@@ -4,7 +4,7 @@ use super::pool::Line;
 use super::rows::{self, DEAD, DONE, NOT_DONE, text};
 use super::{Fault, Shared, lanes};
 use crate::{ReviveAsk, Revived, UnknownRuling, VersionId};
-use clinch_core::effect::{EffectState, Idempotency};
+use clinch_core::effect::EffectState;
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) async fn revive(
     let unclear: Vec<_> =
         effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
-    if ask.unknown.is_none() && unclear.iter().any(|effect| effect.class == Idempotency::None) {
+    if ask.unknown.is_none() && unclear.iter().any(|effect| !effect.class.is_protected()) {
         return Ok((Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() }, None));
     }
     if let Some(ruling) = ask.unknown {

@@ -45,6 +45,7 @@ pub(super) fn class_number(class: Idempotency) -> i16 {
         Idempotency::Header => 1,
         Idempotency::Natural => 2,
         Idempotency::Lookup => 3,
+        Idempotency::Wrap => 4,
     }
 }
 
@@ -53,6 +54,7 @@ fn class(number: i16) -> Idempotency {
         1 => Idempotency::Header,
         2 => Idempotency::Natural,
         3 => Idempotency::Lookup,
+        4 => Idempotency::Wrap,
         _ => Idempotency::None,
     }
 }

@@ -3,7 +3,7 @@
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::token;
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use crate::moving::{AuditPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
@@ -209,6 +209,24 @@ impl Source {
         self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
     }
 
+    pub fn next_calls(&self, after: &[u8], rows_max: usize) -> Result<Vec<CallPart>> {
+        let part = |row: &Row<'_>| {
+            Ok(CallPart {
+                key: row.get(0)?,
+                fingerprint: row.get(1)?,
+                turn: row.get(2)?,
+                state: row.get(3)?,
+                since: rows::time(row, 4)?,
+                until: rows::time(row, 5)?,
+                expires: rows::time(row, 6)?,
+                answer: row.get(7)?,
+            })
+        };
+        let sql = "SELECT key, fingerprint, turn, state, since, until, expires, answer FROM call
+                   WHERE key > ?1 ORDER BY key LIMIT ?2";
+        self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
+    }
+
     /// Counted as the other engine counts: there a job that was done at once has a row for its attempt.
     pub fn totals(&self) -> Result<Totals> {
         let count = |table: &str| self.number(&format!("SELECT count(*) FROM {table}"));
@@ -222,6 +240,7 @@ impl Source {
             ("deliveries", count("delivery")?),
             ("audit rows", count("audit")?),
             ("set keys", count("once")?),
+            ("calls", count("call")?),
             ("sender tokens", count("sender_token")?),
         ])
     }

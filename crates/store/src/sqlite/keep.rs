@@ -1,6 +1,7 @@
 //! prune: what has outlived its retention goes, a bounded number of rows at a time.
 
 use super::accept::note_oldest;
+use super::call;
 use super::memory::Settled;
 use super::once;
 use super::rows::{DEAD, NOOP, SUCCESS, lane, reason};
@@ -29,7 +30,8 @@ pub(super) fn prune(
     }
     pruned.keys = keys;
     pruned.once = once::prune(batch, now, most)?;
-    pruned.finished &= keys == 0 && pruned.once < most as u64;
+    pruned.calls = call::prune(batch, now, most)?;
+    pruned.finished &= keys == 0 && pruned.once.max(pruned.calls) < most as u64;
     Ok(pruned)
 }
 

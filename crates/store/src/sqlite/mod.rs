@@ -1,6 +1,7 @@
 //! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
 
 mod accept;
+mod call;
 pub(crate) mod export;
 mod keep;
 mod keys;
@@ -26,6 +27,7 @@ use crate::read::*;
 use crate::seal::Sealer;
 use crate::*;
 use async_trait::async_trait;
+use clinch_core::call::CallKey;
 use clinch_core::job::Fence;
 use clinch_core::sender::{Sender, TokenId};
 use memory::{Live, Memory, Phase};
@@ -430,6 +432,17 @@ impl Store for SqliteStore {
         let ask = sealer.once(lease.job, ask);
         let stored = self.shared.write(move |batch| once::set_once(batch, lease, &ask)).await?;
         stored.map(|stored| sealer.open_result(lease.job, &step, stored)).transpose()
+    }
+
+    async fn begin_call(&self, ask: CallAsk) -> Result<Called> {
+        let key = ask.key;
+        let (leave, answer) = self.shared.write(move |batch| call::begin(batch, &ask)).await?;
+        Ok(self.shared.sealer.called(&key, leave, &answer))
+    }
+
+    async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held> {
+        let end = self.shared.sealer.call_end(&key, end);
+        self.shared.write(move |batch| call::end(batch, &key, turn, &end)).await
     }
 
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {

@@ -4,7 +4,7 @@ use super::memory::{Live, Phase, Settled};
 use super::rows::{self, DEAD, DONE, NOT_DONE, OPEN, READY, UNKNOWN};
 use super::writer::Batch;
 use crate::{ReviveAsk, Revived, UnknownRuling};
-use clinch_core::effect::{EffectState, Idempotency};
+use clinch_core::effect::EffectState;
 use rusqlite::{OptionalExtension, params};
 
 pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result<Revived> {
@@ -23,7 +23,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
         .filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown))
         .collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
-    if ask.unknown.is_none() && unclear.iter().any(|effect| effect.class == Idempotency::None) {
+    if ask.unknown.is_none() && unclear.iter().any(|effect| !effect.class.is_protected()) {
         return Ok(Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() });
     }
     if !batch.touch(ask.job) {

@@ -30,6 +30,7 @@ pub(super) fn class_number(class: Idempotency) -> i64 {
         Idempotency::Header => 1,
         Idempotency::Natural => 2,
         Idempotency::Lookup => 3,
+        Idempotency::Wrap => 4,
     }
 }
 
@@ -38,6 +39,7 @@ fn class(number: i64) -> Idempotency {
         1 => Idempotency::Header,
         2 => Idempotency::Natural,
         3 => Idempotency::Lookup,
+        4 => Idempotency::Wrap,
         _ => Idempotency::None,
     }
 }

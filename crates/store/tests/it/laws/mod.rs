@@ -4,6 +4,7 @@
 #![deny(dead_code)]
 
 pub mod accept;
+pub mod call;
 pub mod claim;
 pub mod keep;
 pub mod ledger;
@@ -46,6 +47,14 @@ macro_rules! every_law {
                 ids_grow_even_when_the_clock_goes_back
                 ids_are_not_given_twice_when_rows_are_gone
                 t_072_no_key_is_readable_on_disk
+            }
+            call {
+                d3_a_call_is_made_once_and_its_answer_is_given_again
+                d3_a_call_that_was_not_done_is_free_at_once
+                d3_what_may_have_happened_is_made_again_only_where_that_is_wanted
+                d3_of_many_at_once_one_makes_the_call
+                p9_the_answer_of_a_call_cannot_be_read_without_the_key_of_the_store
+                d3_a_call_is_forgotten_when_its_time_is_over
             }
             claim {
                 p6_two_claimers_never_share_a_job

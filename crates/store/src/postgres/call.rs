@@ -1,0 +1,94 @@
+//! begin_call, end_call: what was done for others under their keys, by any node.
+
+use super::param::Params;
+use super::pool::Line;
+use super::{Fault, Shared};
+use crate::{CallAsk, CallEnd, Held};
+use clinch_core::call::{CallKey, CallLeave, CallState, PastCall, leave};
+use clinch_core::key::Fingerprint;
+use clinch_core::time::Timestamp;
+use tokio_postgres::Row;
+
+const INSERT: &str = "
+    INSERT INTO call (key, fingerprint, turn, state, since, until, expires) VALUES ($1, $2, $3, 0, $4, $5, $6)
+    ON CONFLICT (key) DO NOTHING RETURNING turn";
+const REPLACE: &str = "
+    UPDATE call SET fingerprint = $2, turn = $3, state = 0, since = $4, until = $5, expires = $6, answer = NULL
+    WHERE key = $1 RETURNING turn";
+const LOOK: &str = "SELECT fingerprint, state, since, until, expires, answer, turn FROM call WHERE key = $1 FOR UPDATE";
+
+/// What to do, and the answer as it is stored, if there is one.
+pub(super) async fn begin(shared: &Shared, ask: &CallAsk) -> Result<(CallLeave, Vec<u8>), Fault> {
+    let time = |at: Timestamp| shared.skew.to_database(at).as_micros();
+    let (key, fingerprint, turn) =
+        (ask.key.as_bytes(), ask.caller.fingerprint.as_bytes(), ask.caller.turn.cast_signed());
+    let (since, until, expires) = (time(ask.at), time(ask.until), time(ask.expires));
+    let params: Params<'_> = &[&&key[..], &&fingerprint[..], &turn, &since, &until, &expires];
+    loop {
+        // The usual case in one statement.
+        if !shared.hands.ask(INSERT, params).await?.is_empty() {
+            return Ok((CallLeave::Make, Vec::new()));
+        }
+        let mut line = shared.hands.line().await?;
+        line.begin().await?;
+        let rows = line.query(LOOK, &[&&key[..]]).await?;
+        let Some(row) = rows.first() else {
+            // It was given back at this moment.
+            line.commit().await?;
+            continue;
+        };
+        let past = past(row, |at| shared.skew.back_from_database(at))?;
+        let answer = row.try_get::<_, Option<&[u8]>>(5)?.unwrap_or_default().to_vec();
+        let leave = leave(Some(&past), ask.caller, ask.at);
+        if leave == CallLeave::Make {
+            line.query(REPLACE, params).await?;
+        }
+        line.commit().await?;
+        return Ok((leave, answer));
+    }
+}
+
+fn past(row: &Row, ours: impl Fn(Timestamp) -> Timestamp) -> Result<PastCall, Fault> {
+    let time = |at: usize| Ok::<_, Fault>(ours(Timestamp::from_micros(row.try_get(at)?)));
+    let state = match row.try_get::<_, i16>(1)? {
+        0 => CallState::Open { until: time(3)? },
+        1 => CallState::Kept,
+        _ => CallState::Unknown,
+    };
+    let fingerprint = row.try_get::<_, &[u8]>(0)?.try_into().map(Fingerprint::from_bytes);
+    let fingerprint = fingerprint.unwrap_or(Fingerprint::from_bytes([0; 32]));
+    let turn = row.try_get::<_, i64>(6)?.cast_unsigned();
+    Ok(PastCall { fingerprint, turn, state, since: time(2)?, expires: time(4)? })
+}
+
+pub(super) async fn end(shared: &Shared, key: &CallKey, turn: u64, end: &CallEnd) -> Result<Held, Fault> {
+    let (key, turn) = (key.as_bytes(), turn.cast_signed());
+    let rows = match end {
+        CallEnd::Done(answer) => {
+            let sql = "UPDATE call SET state = 1, answer = $3 WHERE key = $1 AND turn = $2 RETURNING turn";
+            shared.hands.ask(sql, &[&&key[..], &turn, &&answer[..]]).await?
+        }
+        CallEnd::Unknown => {
+            let sql = "UPDATE call SET state = 2 WHERE key = $1 AND turn = $2 RETURNING turn";
+            shared.hands.ask(sql, &[&&key[..], &turn]).await?
+        }
+        CallEnd::NotDone => {
+            let sql = "DELETE FROM call WHERE key = $1 AND turn = $2 RETURNING turn";
+            shared.hands.ask(sql, &[&&key[..], &turn]).await?
+        }
+    };
+    Ok(if rows.is_empty() { Held::Lost } else { Held::Held })
+}
+
+pub(super) async fn prune(shared: &Shared, line: &mut Line, now: Timestamp, most: usize) -> Result<u64, Fault> {
+    let sql = "
+        WITH gone AS (
+            DELETE FROM call WHERE key = ANY(ARRAY(
+                SELECT key FROM call WHERE expires <= $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
+            )) RETURNING key
+        ) SELECT count(*) FROM gone";
+    let now = shared.skew.to_database(now).as_micros();
+    let rows = line.query(sql, &[&now, &i64::try_from(most).unwrap_or(i64::MAX)]).await?;
+    let gone: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
+    Ok(u64::try_from(gone).unwrap_or(0))
+}

@@ -1,0 +1,82 @@
+//! begin_call, end_call: what was done for others under their keys.
+
+use super::writer::Batch;
+use crate::{CallAsk, CallEnd, Held};
+use clinch_core::call::{CallKey, CallLeave, CallState, PastCall, leave};
+use clinch_core::key::Fingerprint;
+use clinch_core::time::Timestamp;
+use rusqlite::{OptionalExtension, Row, params};
+
+pub(super) const OPEN: i64 = 0;
+pub(super) const DONE: i64 = 1;
+pub(super) const UNKNOWN: i64 = 2;
+
+/// What to do, and the answer as it is stored, if there is one.
+pub(super) fn begin(batch: &Batch<'_>, ask: &CallAsk) -> rusqlite::Result<(CallLeave, Vec<u8>)> {
+    let past = batch
+        .conn
+        .prepare_cached("SELECT fingerprint, state, since, until, expires, answer, turn FROM call WHERE key = ?1")?
+        .query_row([ask.key.as_bytes()], |row| Ok((past(row)?, row.get::<_, Option<Vec<u8>>>(5)?)))
+        .optional()?;
+    let (past, answer) = past.unzip();
+    let leave = leave(past.as_ref(), ask.caller, ask.at);
+    if leave == CallLeave::Make {
+        batch
+            .conn
+            .prepare_cached(
+                "INSERT INTO call (key, fingerprint, turn, state, since, until, expires, answer)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)
+                 ON CONFLICT (key) DO UPDATE SET
+                     fingerprint = excluded.fingerprint, turn = excluded.turn, state = excluded.state,
+                     since = excluded.since, until = excluded.until, expires = excluded.expires, answer = NULL",
+            )?
+            .execute(params![
+                ask.key.as_bytes(),
+                ask.caller.fingerprint.as_bytes(),
+                ask.caller.turn.cast_signed(),
+                OPEN,
+                ask.at.as_micros(),
+                ask.until.as_micros(),
+                ask.expires.as_micros(),
+            ])?;
+    }
+    Ok((leave, answer.flatten().unwrap_or_default()))
+}
+
+fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {
+    let time = |at: usize| Ok::<_, rusqlite::Error>(Timestamp::from_micros(row.get(at)?));
+    let state = match row.get::<_, i64>(1)? {
+        OPEN => CallState::Open { until: time(3)? },
+        DONE => CallState::Kept,
+        _ => CallState::Unknown,
+    };
+    let fingerprint = Fingerprint::from_bytes(row.get(0)?);
+    let turn = row.get::<_, i64>(6)?.cast_unsigned();
+    Ok(PastCall { fingerprint, turn, state, since: time(2)?, expires: time(4)? })
+}
+
+pub(super) fn end(batch: &Batch<'_>, key: &CallKey, turn: u64, end: &CallEnd) -> rusqlite::Result<Held> {
+    let (key, turn) = (key.as_bytes(), turn.cast_signed());
+    let changed = match end {
+        CallEnd::Done(answer) => batch
+            .conn
+            .prepare_cached("UPDATE call SET state = ?3, answer = ?4 WHERE key = ?1 AND turn = ?2")?
+            .execute(params![key, turn, DONE, &answer[..]])?,
+        CallEnd::Unknown => batch
+            .conn
+            .prepare_cached("UPDATE call SET state = ?3 WHERE key = ?1 AND turn = ?2")?
+            .execute(params![key, turn, UNKNOWN])?,
+        CallEnd::NotDone => {
+            batch.conn.prepare_cached("DELETE FROM call WHERE key = ?1 AND turn = ?2")?.execute(params![key, turn])?
+        }
+    };
+    Ok(if changed > 0 { Held::Held } else { Held::Lost })
+}
+
+pub(super) fn prune(batch: &Batch<'_>, now: Timestamp, most: usize) -> rusqlite::Result<u64> {
+    let gone = batch
+        .conn
+        .prepare_cached("DELETE FROM call WHERE key IN (SELECT key FROM call WHERE expires <= ?1 LIMIT ?2)")?
+        .execute(params![now.as_micros(), i64::try_from(most).unwrap_or(i64::MAX)])?;
+    Ok(gone as u64)
+}
