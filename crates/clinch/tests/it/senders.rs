@@ -1,6 +1,6 @@
 //! Every preset through the real binary: what its provider sends is accepted once, and nothing that was tampered with is, nor
-//! does it leave a trace that could keep the genuine one out. Where a provider has a library that signs or checks, that
-//! library does it here (`tests/senders`).
+//! does it leave a trace that could keep the genuine one out. Where a provider has a library that signs or checks, or somebody
+//! else has one, that library does it here (`tests/senders`).
 
 use crate::nodes::{Nodes, shared_postgres};
 use crate::process::{AGAIN, Place, Server, client};
@@ -28,6 +28,8 @@ enum Proof {
     Checks(&'static str),
     /// The provider (or the standard) has published a request with its signature: see the vectors in core.
     Published,
+    /// A library of somebody else, who takes what this provider sends, does the same.
+    Others(&'static str),
     /// Nobody but the description: there is no library that checks it and no published example.
     Described,
 }
@@ -98,7 +100,7 @@ const RFC9421: &str =
 
 /// One for each preset.
 fn senders() -> Vec<Sender> {
-    use Proof::{Checks, Described, Published, Signs};
+    use Proof::{Checks, Described, Others, Published, Signs};
     let sender = |preset: &'static str, proof, body, sign| Sender {
         preset,
         proof,
@@ -119,7 +121,7 @@ fn senders() -> Vec<Sender> {
     vec![
         sender(
             "calendly",
-            Described,
+            Others("calendly"),
             |_| r#"{"event":"invitee.created","n":1}"#.into(),
             |_, ask| {
                 let signature = hex(ask.secret, &format!("{}.{}", ask.at, ask.body));
@@ -142,7 +144,7 @@ fn senders() -> Vec<Sender> {
             more: "verify: {header: X-Sig, signed: '{timestamp}.{body}', timestamp: 'header:X-Time', tolerance: 5m}",
             ..sender(
                 "hmac",
-                Described,
+                Published,
                 |_| r#"{"n":1}"#.into(),
                 |_, ask| {
                     let signature = hex(ask.secret, &format!("{}.{}", ask.at, ask.body));
@@ -165,7 +167,7 @@ fn senders() -> Vec<Sender> {
         }),
         sender(
             "intercom",
-            Described,
+            Others("intercom"),
             |_| r#"{"id":"notif_1","topic":"contact.created","n":1}"#.into(),
             |_, ask| headers([("x-hub-signature", format!("sha1={}", HEXLOWER.encode(&sha1(ask.secret, ask.body))))]),
         ),
@@ -187,7 +189,7 @@ fn senders() -> Vec<Sender> {
         ),
         sender(
             "mandrill",
-            Described,
+            Others("mandrill"),
             |_| "mandrill_events=%5B%7B%22event%22%3A%22open%22%2C%22_id%22%3A%22a%22%2C%22ts%22%3A1%7D%5D&n=1".into(),
             |_, ask| {
                 let signed = format!("{}{}", ask.url, sorted_form(ask.body));
@@ -198,11 +200,11 @@ fn senders() -> Vec<Sender> {
             more: "verify_token: '${secrets.SECRET_META}'",
             ..sender(
                 "meta",
-                Described,
+                Signs("meta"),
                 |_| {
                     r#"{"object":"page","entry":[{"id":"1","time":2,"changes":[{"field":"leadgen","value":{"leadgen_id":"4","n":1}}]}]}"#.into()
                 },
-                |_, ask| headers([("x-hub-signature-256", format!("sha256={}", hex(ask.secret, ask.body)))]),
+                |_, _| Vec::new(),
             )
         },
         sender(
@@ -241,9 +243,9 @@ fn senders() -> Vec<Sender> {
         },
         sender(
             "segment",
-            Described,
+            Signs("segment"),
             |_| r#"{"messageId":"m-1","type":"track","n":1}"#.into(),
-            |_, ask| headers([("x-signature", HEXLOWER.encode(&sha1(ask.secret, ask.body)))]),
+            |_, _| Vec::new(),
         ),
         dated(Sender {
             secret: public(&pairs[0]),
@@ -339,13 +341,13 @@ fn senders() -> Vec<Sender> {
         ),
         sender(
             "typeform",
-            Described,
+            Others("typeform"),
             |_| r#"{"event_id":"L","event_type":"form_response","n":1}"#.into(),
             |_, ask| headers([("typeform-signature", format!("sha256={}", base64(ask.secret, ask.body)))]),
         ),
         sender(
             "woocommerce",
-            Described,
+            Published,
             |_| r#"{"id":7,"n":1}"#.into(),
             |_, ask| {
                 headers([
@@ -356,7 +358,7 @@ fn senders() -> Vec<Sender> {
         ),
         dated(sender(
             "zendesk",
-            Described,
+            Others("zendesk"),
             |_| r#"{"type":"zen:ticket.created","n":1}"#.into(),
             |_, ask| {
                 let at = date(ask.at).to_string();
@@ -392,8 +394,13 @@ impl Form {
     }
 }
 
-/// The libraries, in a process of their own.
+/// The libraries, those of a language in a process of their own.
 struct Libraries {
+    node: Answering,
+    python: Answering,
+}
+
+struct Answering {
     child: Child,
     asks: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -402,20 +409,34 @@ struct Libraries {
 impl Libraries {
     fn start() -> Libraries {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/senders");
-        let is_there = directory.join("node_modules").exists();
-        assert!(
-            is_there,
-            "the providers' libraries are missing; scripts/test installs them: npm ci --prefix {directory:?}"
-        );
-        let mut child = Command::new("node")
-            .arg("senders.mjs")
+        let are_there = ["node_modules", "alone", "venv"].iter().all(|name| directory.join(name).exists());
+        assert!(are_there, "libraries are missing in {directory:?}; scripts/test installs them");
+        let python = directory.join("venv/bin/python");
+        Libraries {
+            node: Answering::start(Path::new("node"), "senders.mjs", &directory),
+            python: Answering::start(&python, "senders.py", &directory),
+        }
+    }
+
+    fn ask(&mut self, question: &Value) -> Value {
+        match question["library"].as_str() {
+            Some("mandrill") => self.python.ask(question),
+            _ => self.node.ask(question),
+        }
+    }
+}
+
+impl Answering {
+    fn start(program: &Path, script: &str, directory: &Path) -> Answering {
+        let mut child = Command::new(program)
+            .arg(script)
             .current_dir(directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("node is installed");
+            .unwrap_or_else(|error| panic!("{program:?}: {error}"));
         let (asks, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Libraries { child, asks, answers }
+        Answering { child, asks, answers }
     }
 
     fn ask(&mut self, question: &Value) -> Value {
@@ -426,7 +447,7 @@ impl Libraries {
     }
 }
 
-impl Drop for Libraries {
+impl Drop for Answering {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -479,11 +500,12 @@ impl Sender {
         (sent, body)
     }
 
-    /// What the provider's own library says to this request.
+    /// What the library, the provider's own or another, says to this request.
     fn checked(&self, libraries: &mut Libraries, headers: &Headers, body: &str) -> Option<bool> {
-        let Proof::Checks(library) = self.proof else { return None };
+        let (Proof::Checks(library) | Proof::Others(library)) = self.proof else { return None };
         let sent: Value = headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
-        let asked = json!({"library": library, "secret": self.secret, "body": body, "headers": sent});
+        let asked =
+            json!({"library": library, "secret": self.secret, "url": self.url(), "body": body, "headers": sent});
         Some(libraries.ask(&asked)["valid"] == true)
     }
 }
@@ -635,6 +657,7 @@ fn a3_the_documentation_says_who_vouches_for_each_preset() {
         ("signed by the provider's library", told(&|proof| matches!(proof, Proof::Signs(_)))),
         ("checked by the provider's library", told(&|proof| matches!(proof, Proof::Checks(_)))),
         ("a published example", told(&|proof| proof == Proof::Published)),
+        ("checked by somebody else's library", told(&|proof| matches!(proof, Proof::Others(_)))),
         ("the description alone", told(&|proof| proof == Proof::Described)),
     ] {
         let row = format!("| {how} | {names} |\n");

@@ -1,6 +1,8 @@
-// The providers' own libraries as senders and as checkers. Each line on standard input asks for one thing and is answered
+// The providers' own libraries, and those of others, as senders and as checkers. Each line on standard input asks for one thing and is answered
 // with one line: `{"headers": …}` from a library that signs, `{"valid": …}` from one that only checks, `{"requests": …}`.
+import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
+import { intercom } from "@activepieces/piece-intercom";
 import { LinearWebhooks } from "@linear/sdk";
 import * as github from "@octokit/webhooks-methods";
 import { Environment, Paddle } from "@paddle/paddle-node-sdk";
@@ -11,6 +13,7 @@ import { AwsLambdaReceiver } from "@zoom/rivet/users";
 import { CloudEvent, HTTP } from "cloudevents";
 import { Webhook } from "standardwebhooks";
 import Stripe from "stripe";
+import whatsapp from "./node_modules/whatsapp/build/utils.js";
 
 // Standard output is for answers; Rivet talks.
 console.debug = () => {};
@@ -25,7 +28,23 @@ const shopify = (secret) =>
     isEmbeddedApp: false,
     logger: { log: () => {} },
   });
+const alone = (path) => createRequire(import.meta.url)(`./alone/${path}`);
+const segment = alone("@segment/action-destinations/dist/destinations/webhook").default;
 const lower = (headers) => Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
+
+// A node of n8n asks the workflow around it for what it needs.
+const n8n = (name) => {
+  const { verifySignature } = alone(`n8n-nodes-base/dist/nodes/${name}/${name}TriggerHelpers.js`);
+  return ({ secret, body, headers }) => {
+    const sent = lower(headers);
+    const workflow = {
+      getRequestObject: () => ({ rawBody: Buffer.from(body), header: (header) => sent[header] }),
+      getHeaderData: () => sent,
+      getWorkflowStaticData: () => ({ webhookSecret: secret }),
+    };
+    return { valid: verifySignature.call(workflow) };
+  };
+};
 
 const libraries = {
   stripe: ({ secret, body, at }) => ({
@@ -39,6 +58,18 @@ const libraries = {
     },
   }),
   github: async ({ secret, body }) => ({ headers: { "x-hub-signature-256": await github.sign(secret, body) } }),
+  meta: ({ secret, body }) => ({
+    headers: { "x-hub-signature-256": `sha256=${whatsapp.generateXHub256Sig(body, secret)}` },
+  }),
+  segment: ({ secret, body }) => ({
+    headers: lower(segment.extendRequest({ settings: { sharedSecret: secret }, payload: { data: JSON.parse(body) } }).headers),
+  }),
+  calendly: n8n("Calendly"),
+  typeform: n8n("Typeform"),
+  zendesk: n8n("Zendesk"),
+  intercom: ({ secret, body, headers }) => ({
+    valid: intercom.events.verify({ payload: { headers: lower(headers), body: JSON.parse(body), rawBody: body }, webhookSecret: secret }),
+  }),
   shopify: async ({ secret, body, headers }) => {
     const request = { method: "POST", url: "/in/shopify", headers: lower(headers) };
     const { valid } = await shopify(secret).webhooks.validate({ rawBody: body, rawRequest: request, rawResponse: {} });

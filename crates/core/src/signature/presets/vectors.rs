@@ -30,7 +30,7 @@ enum Origin {
     Own,
 }
 
-static VECTORS: [Vector; 38] = [
+static VECTORS: [Vector; 41] = [
     Vector {
         case: "Standard Webhooks, test_sign of the reference library",
         preset: "standardwebhooks",
@@ -451,6 +451,18 @@ static VECTORS: [Vector; 38] = [
         at: 1700000000,
     },
     Vector {
+        case: "WooCommerce's own test, whose secret is empty: for HMAC that is a zero",
+        preset: "woocommerce",
+        origin: Origin::Official,
+        secret: "\0",
+        other: "x",
+        method: "POST",
+        url: "",
+        headers: &[("x-wc-webhook-signature", "GBDo00G55h6IiV+6CxqivQPLbI//KzaOZm747971tPs=")],
+        body: "secret",
+        at: 1700000000,
+    },
+    Vector {
         case: "t026 Klaviyo, body first",
         preset: "klaviyo",
         origin: Origin::Own,
@@ -487,6 +499,18 @@ static VECTORS: [Vector; 38] = [
         url: "",
         headers: &[],
         body: r#"{"lead_id":"L1","google_key":"leadkey","is_test":false}"#,
+        at: 1700000000,
+    },
+    Vector {
+        case: "Google Ads, a lead after its published schema",
+        preset: "google-ads",
+        origin: Origin::Own,
+        secret: "testkey",
+        other: "testkeyx",
+        method: "POST",
+        url: "",
+        headers: &[],
+        body: r#"{"lead_id":"made-up-lead","user_column_data":[{"column_name":"Full Name","string_value":"FirstName LastName","column_id":"FULL_NAME"},{"column_name":"Work Email","string_value":"work-test@example.com","column_id":"WORK_EMAIL"}],"api_version":"1.0","form_id":40000000000,"campaign_id":10000000000,"google_key":"testkey","is_test":true,"gcl_id":"made-up-click","adgroup_id":20000000000,"creative_id":30000000000}"#,
         at: 1700000000,
     },
     Vector {
@@ -529,6 +553,18 @@ static VECTORS: [Vector; 38] = [
         url: "",
         headers: &[("x-signature", "adbde1ce40c89c14215687d5d762a47df6dfaefcfad61e2e86718ffc8498571b")],
         body: "{}",
+        at: 1700000000,
+    },
+    Vector {
+        case: "RFC 4231, case 2",
+        preset: "hmac",
+        origin: Origin::Official,
+        secret: "Jefe",
+        other: "Jefex",
+        method: "POST",
+        url: "",
+        headers: &[("x-signature", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843")],
+        body: "what do ya want for nothing?",
         at: 1700000000,
     },
     Vector {
@@ -654,7 +690,9 @@ fn t001_every_vector_is_accepted_and_every_preset_has_one() {
     }
     let official = |name: &str| VECTORS.iter().any(|one| one.preset == name && one.origin == Origin::Official);
     let published = ["standardwebhooks", "github", "slack", "twilio", "hubspot-v1", "hubspot-v2", "hubspot-v3"];
-    assert!(published.iter().chain(&["sendgrid", "paddle", "square"]).all(|name| official(name)));
+    assert!(
+        published.iter().chain(&["sendgrid", "paddle", "square", "woocommerce", "hmac"]).all(|name| official(name))
+    );
 }
 
 #[test]
