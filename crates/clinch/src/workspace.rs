@@ -20,9 +20,12 @@ pub fn read_files(directory: &Path) -> std::io::Result<Files> {
             files.push((name.to_string(), read_text(&directory.join(name))?));
         }
     }
-    for (folder, endings) in
-        [("flows", &[".yml", ".yaml"][..]), ("workers", &[".yml", ".yaml"]), ("schemas", &[".json"])]
-    {
+    for (folder, endings) in [
+        ("flows", &[".yml", ".yaml"][..]),
+        ("workers", &[".yml", ".yaml"]),
+        ("schemas", &[".json"]),
+        ("templates", config::TEMPLATE_ENDINGS),
+    ] {
         if !directory.join(folder).is_dir() {
             continue;
         }

@@ -2,6 +2,7 @@
 
 use crate::death::Reason;
 use crate::effect::Idempotency;
+use crate::expr::BadExpr;
 use crate::integration::Statuses;
 use crate::job::{Change, Ending, Waits};
 use crate::retry::RetryPolicy;
@@ -45,6 +46,13 @@ pub struct Failure {
 impl Failure {
     pub fn new(reason: Reason, error: impl Into<String>) -> Self {
         Failure { reason, error: error.into(), retry_after: None }
+    }
+}
+
+/// A value that is needed is not there.
+impl From<BadExpr> for Failure {
+    fn from(error: BadExpr) -> Self {
+        Failure::new(Reason::MissingData, error.0)
     }
 }
 

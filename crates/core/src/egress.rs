@@ -94,6 +94,9 @@ impl Allowed {
     }
 }
 
+/// Where servers take mails, by custom and by standard.
+const MAIL_PORTS: &[u16] = &[25, 465, 587, 2525];
+
 /// Why a place may not be called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{place}` is not called: {why}; if it is meant, add it to `egress: {{allow: […]}}` of clinch.yml")]
@@ -110,6 +113,30 @@ fn normal(host: &str) -> String {
 impl Egress {
     /// Before anything is looked up.
     pub fn check_host(&self, tls: bool, host: &str, port: u16) -> Result<(), Blocked> {
+        self.check(
+            host,
+            match (tls, port) {
+                (true, 443) => None,
+                (false, _) => Some("it would be called without TLS"),
+                (true, _) => Some("its port is not 443"),
+            },
+        )
+    }
+
+    /// The same of a server that takes mails.
+    pub fn check_mail_host(&self, tls: bool, host: &str, port: u16) -> Result<(), Blocked> {
+        self.check(
+            host,
+            match tls {
+                false => Some("it would be called without TLS"),
+                true if MAIL_PORTS.contains(&port) => None,
+                true => Some("its port is none of those that take mails (25, 465, 587, 2525)"),
+            },
+        )
+    }
+
+    /// `outside` is what speaks against the place if it is on the open network.
+    fn check(&self, host: &str, outside: Option<&'static str>) -> Result<(), Blocked> {
         let name = normal(host);
         let blocked = |why| Err(Blocked { place: host.to_string(), why });
         if self.allows_host(&name) {
@@ -130,11 +157,7 @@ impl Egress {
         if is_local {
             return Ok(());
         }
-        match (tls, port) {
-            (true, 443) => Ok(()),
-            (false, _) => blocked("it would be called without TLS"),
-            (true, _) => blocked("its port is not 443"),
-        }
+        outside.map_or(Ok(()), blocked)
     }
 
     /// What its name turned out to be. One address inside is enough to be blocked.

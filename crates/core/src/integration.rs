@@ -5,6 +5,7 @@ use crate::breaker::BreakerRule;
 use crate::effect::{EffectClass, Idempotency, Receipt};
 use crate::expr::{BadExpr, Expr, Scope, Template};
 use crate::limit::Rate;
+use crate::message::{Channel, MessageBody};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Integration {
     pub url: Option<Template>,
     /// What a url that begins with `/` is appended to.
     pub base_url: Option<Template>,
+    /// How messages get to it.
+    pub channel: Option<Channel>,
     pub auth: Option<Auth>,
     pub headers: Vec<(String, Template)>,
     pub key_header: String,
@@ -140,6 +143,7 @@ impl Integration {
             name: name.into(),
             url: None,
             base_url: None,
+            channel: None,
             auth: None,
             headers: Vec::new(),
             key_header: KEY_HEADER_DEFAULT.to_string(),
@@ -166,9 +170,18 @@ impl Integration {
             .lookup
             .iter()
             .flat_map(|lookup| std::iter::once(&lookup.url).chain(lookup.headers.iter().map(|(_, value)| value)));
+        let channel: Vec<&Template> = match &self.channel {
+            None | Some(Channel::Slack) => Vec::new(),
+            Some(Channel::Mail(server)) => vec![&server.address],
+            Some(Channel::Request(request)) => match &request.body {
+                MessageBody::Form(fields) => fields.iter().map(|(_, value)| value).chain([&request.url]).collect(),
+                MessageBody::Written | MessageBody::Tree(_) => vec![&request.url],
+            },
+        };
         self.url
             .iter()
             .chain(&self.base_url)
+            .chain(channel)
             .chain(auth)
             .chain(self.headers.iter().map(|(_, value)| value))
             .chain(lookup)

@@ -3,7 +3,7 @@
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
 //! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect`
-//! (the ledger's nouns), `integration`, `breaker` and `pace` (the partners that are called), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
+//! (the ledger's nouns), `integration`, `breaker` and `pace` (the partners that are called), `message` (what they are told), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
 //! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is).
@@ -26,6 +26,7 @@ pub mod key;
 pub mod lane;
 pub mod limit;
 pub mod mask;
+pub mod message;
 pub mod minimise;
 pub mod pace;
 pub mod payload;

@@ -2,6 +2,7 @@
 
 use crate::expr::{BadExpr, Expr, Scope, Template, Tree};
 use crate::integration::{Integration, Promise};
+use crate::message::Channel;
 use crate::phone::{Country, Strictness};
 use crate::retry::RetryPolicy;
 use crate::script::ScriptAction;
@@ -53,6 +54,7 @@ pub enum Action {
     Delay(DelayAction),
     Setnx(SetnxAction),
     Sql(Box<SqlAction>),
+    Send(Box<SendAction>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
     NotYet(&'static str),
 }
@@ -154,6 +156,19 @@ pub struct SqlAction {
     pub address: Template,
     pub statement: Arc<str>,
     pub params: Vec<Tree>,
+    pub timeout: Duration,
+    pub promise: Promise,
+}
+
+/// A message from a template of the workspace.
+#[derive(Clone, Debug)]
+pub struct SendAction {
+    pub partner: Arc<Integration>,
+    pub channel: Channel,
+    pub template: String,
+    pub to: Template,
+    /// What the template reads as `with`.
+    pub with: Tree,
     pub timeout: Duration,
     pub promise: Promise,
 }

@@ -1,6 +1,7 @@
 //! Something that is done outside. Whatever it is, it says whether it was begun and what came of it.
 
 use super::http::HttpClient;
+use super::mail::MailClient;
 use super::script::Scripts;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, Receipt};
@@ -12,6 +13,7 @@ use std::time::Duration;
 /// What acts are done with. One of each for the house.
 pub struct Tools {
     pub http: HttpClient,
+    pub mail: MailClient,
     pub databases: Targets,
     pub scripts: Scripts,
 }

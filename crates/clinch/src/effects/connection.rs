@@ -18,6 +18,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Kept shorter than the keep-alive of common servers: a connection that they close under us costs an answer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -65,7 +67,7 @@ struct Idle {
 type Shelf = Mutex<HashMap<Target, Vec<Idle>>>;
 
 pub struct Connections {
-    tls: tokio_rustls::TlsConnector,
+    tls: TlsConnector,
     egress: Arc<Egress>,
     idle: Arc<Shelf>,
 }
@@ -74,7 +76,9 @@ impl Connections {
     pub fn new(egress: Arc<Egress>) -> Result<Connections, String> {
         let idle: Arc<Shelf> = Arc::default();
         tokio::spawn(sweep(Arc::downgrade(&idle)));
-        Ok(Connections { tls: tokio_rustls::TlsConnector::from(Arc::new(tls_config()?)), egress, idle })
+        let mut config = tls_config()?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Connections { tls: TlsConnector::from(Arc::new(config)), egress, idle })
     }
 
     /// A kept connection that is still open, the most recently used first.
@@ -103,37 +107,45 @@ impl Connections {
     }
 
     pub async fn open(&self, target: &Target) -> Result<Sender, NoConnection> {
-        let failed = |error: std::io::Error| NoConnection::Failed(error.to_string());
-        let addresses = self.addresses(target).await?;
-        let stream = TcpStream::connect(&addresses[..]).await.map_err(failed)?;
-        // Whatever is between us and them: who answers must be one of those that were looked at.
-        if !stream.peer_addr().is_ok_and(|peer| addresses.contains(&peer)) {
-            return Err(NoConnection::Failed("somebody else answered".into()));
-        }
-        // A request is one small write: waiting to fill a packet only adds delay.
-        let _ = stream.set_nodelay(true);
-        if !target.tls {
-            return handshake(stream).await;
-        }
-        let name = ServerName::try_from(target.host.clone())
-            .map_err(|_| NoConnection::Failed("its host is not a name that a certificate can have".into()))?;
-        handshake(self.tls.connect(name, stream).await.map_err(failed)?).await
-    }
-
-    /// What the host is at this moment, if all of it may be called.
-    async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, NoConnection> {
         let Target { tls, host, port } = target;
         self.egress.check_host(*tls, host, *port).map_err(NoConnection::Blocked)?;
-        let found = tokio::net::lookup_host((host.as_str(), *port)).await;
-        let found: Vec<SocketAddr> = found.map_err(|error| NoConnection::Failed(error.to_string()))?.collect();
-        for address in &found {
-            self.egress.check_address(host, address.ip()).map_err(NoConnection::Blocked)?;
+        let stream = dial(&self.egress, host, *port).await?;
+        if !tls {
+            return handshake(stream).await;
         }
-        match found.is_empty() {
-            true => Err(NoConnection::Failed("its host has no address".into())),
-            false => Ok(found),
-        }
+        handshake(encrypt(&self.tls, host, stream).await?).await
     }
+}
+
+/// A connection to a host whose name was looked at, if all that it is at this moment may be called.
+pub async fn dial(egress: &Egress, host: &str, port: u16) -> Result<TcpStream, NoConnection> {
+    let failed = |error: std::io::Error| NoConnection::Failed(error.to_string());
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.map_err(failed)?.collect();
+    for address in &addresses {
+        egress.check_address(host, address.ip()).map_err(NoConnection::Blocked)?;
+    }
+    if addresses.is_empty() {
+        return Err(NoConnection::Failed("its host has no address".into()));
+    }
+    let stream = TcpStream::connect(&addresses[..]).await.map_err(failed)?;
+    // Whatever is between us and them: who answers must be one of those that were looked at.
+    if !stream.peer_addr().is_ok_and(|peer| addresses.contains(&peer)) {
+        return Err(NoConnection::Failed("somebody else answered".into()));
+    }
+    // A request is one small write: waiting to fill a packet only adds delay.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// TLS to whoever has this name.
+pub async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
+    tls: &TlsConnector,
+    host: &str,
+    stream: S,
+) -> Result<TlsStream<S>, NoConnection> {
+    let name = ServerName::try_from(host.to_string())
+        .map_err(|_| NoConnection::Failed("its host is not a name that a certificate can have".into()))?;
+    tls.connect(name, stream).await.map_err(|error| NoConnection::Failed(error.to_string()))
 }
 
 async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, NoConnection> {
@@ -163,23 +175,21 @@ async fn sweep(shelf: std::sync::Weak<Shelf>) {
 }
 
 /// The machine's certificates; where it has none, the roots that clinch brings along.
-fn tls_config() -> Result<rustls::ClientConfig, String> {
+pub fn tls_config() -> Result<rustls::ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = || {
         rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| format!("TLS cannot be set up: {error}"))
     };
-    let mut config = match builder()?.with_platform_verifier() {
+    Ok(match builder()?.with_platform_verifier() {
         Ok(builder) => builder.with_no_client_auth(),
         Err(_) => {
             let mut roots = rustls::RootCertStore::empty();
             roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
             builder()?.with_root_certificates(roots).with_no_client_auth()
         }
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
+    })
 }
 
 #[cfg(test)]

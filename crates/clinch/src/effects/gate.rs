@@ -3,6 +3,7 @@
 
 use super::act::{Act, Sent, Tools};
 use super::http::HttpClient;
+use super::mail::MailClient;
 use super::partner::{Entry, Partners, Visit, Wait};
 use super::script::Scripts;
 use crate::house::House;
@@ -54,7 +55,8 @@ impl Gate {
         let directory = &house.versions.directory;
         let scripts = Scripts::new(directory.clone(), &house.directory, house.stop.clone());
         let databases = Targets::new(directory);
-        let tools = Tools { http: HttpClient::new(house.egress.clone())?, databases, scripts };
+        let (http, mail) = (HttpClient::new(house.egress.clone())?, MailClient::new(house.egress.clone())?);
+        let tools = Tools { http, mail, databases, scripts };
         Ok(Gate { house, tools, partners: Partners::new() })
     }
 

@@ -4,13 +4,17 @@ mod act;
 mod connection;
 mod gate;
 mod http;
+mod mail;
 mod partner;
 mod script;
+mod slack;
 mod sql;
 
 pub use act::{Act, Sent};
 pub use gate::{Effect, Gate, Passage, Passed};
 pub use http::{Forwarded, HttpCall, HttpClient};
+pub use mail::{MailCall, Server};
 pub use partner::Wait;
 pub use script::{Home, ScriptCall};
+pub use slack::SlackCall;
 pub use sql::SqlCall;

@@ -165,7 +165,9 @@ async fn run_step(
     }
     let act = match action.plan(name, claim, payload, scope) {
         Ok(act) => act,
-        Err(error) => return Ok(missing(error)),
+        Err(Failure { reason, error, .. }) => {
+            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+        }
     };
     let turn = match wrap::begin(house, claim, step, action, &*act, scope).await? {
         Ok(turn) => turn,

@@ -13,6 +13,7 @@ mod encryption;
 mod hostile;
 mod intake;
 mod integrations;
+mod messages;
 mod migrate;
 mod nodes;
 mod order;

@@ -20,13 +20,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// A certificate of `localhost` and its key.
-struct Pair {
-    cert: PathBuf,
-    key: PathBuf,
+pub struct Pair {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 impl Pair {
-    fn make(dir: &Path, name: &str) -> Pair {
+    pub fn make(dir: &Path, name: &str) -> Pair {
         let pair = Pair { cert: dir.join(format!("{name}.crt")), key: dir.join(format!("{name}.key")) };
         let made = Command::new("openssl")
             .args(

@@ -7,9 +7,10 @@ use super::queues_file::QueuesFile;
 use super::read::Spot;
 use super::source::SourceFile;
 use super::worker_file::{WorkerFile, attempt_max, delays};
+use crate::message::{Channel, MessageTemplate};
 use crate::schema::Schema;
 use crate::time::human;
-use crate::worker::Worker;
+use crate::worker::{Action, Worker};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub(super) struct Parts<'a> {
     pub sources: Vec<SourceFile>,
     /// By name; `None` for one that cannot be used.
     pub schemas: BTreeMap<String, Option<Arc<Schema>>>,
+    /// By name.
+    pub templates: BTreeMap<String, MessageTemplate>,
     /// The settings could not be read at all.
     pub settings_unread: bool,
     pub queues: Option<QueuesFile>,
@@ -51,6 +54,8 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(unused_sources(parts));
     found.extend(unknown_schemas(parts));
     found.extend(unknown_integrations(parts));
+    found.extend(unknown_templates(parts));
+    found.extend(unfit_templates(parts));
     found
 }
 
@@ -367,6 +372,53 @@ fn unknown_schemas(parts: &Parts<'_>) -> Vec<Problem> {
         )
     };
     unknown.map(problem).collect()
+}
+
+fn unknown_templates(parts: &Parts<'_>) -> Vec<Problem> {
+    let named = parts.workers.iter().flat_map(|worker| &worker.templates);
+    let unknown = named.filter(|named| !parts.templates.contains_key(&named.value));
+    let problem = |named: &Spot<String>| {
+        let said = format!("there is no template `{}`", named.value);
+        let problem = Problem::error(Code::UnknownTemplate, named.span, said).label("unknown template");
+        let add = format!("write what it says into templates/{}.txt", named.value);
+        at(
+            named,
+            match nearest(&named.value, parts.templates.keys().map(String::as_str)) {
+                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
+                None => problem.help(add),
+            },
+        )
+    };
+    unknown.map(problem).collect()
+}
+
+/// A template that its channel cannot carry.
+fn unfit_templates(parts: &Parts<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for file in &parts.workers {
+        let steps = file.worker.iter().flat_map(|worker| &worker.steps);
+        for step in steps {
+            let Action::Send(send) = &step.action else { continue };
+            let Some(template) = parts.templates.get(&send.template) else { continue };
+            let Some(named) = file.templates.iter().find(|named| named.value == send.template) else { continue };
+            let has_text = template.text.is_some() || template.html.is_some();
+            let (why, help) = match &send.channel {
+                Channel::Mail(_) if !has_text => ("a mail needs a text", "write templates/NAME.txt or .html"),
+                Channel::Mail(_) if template.subject.is_none() => (
+                    "a mail needs a subject",
+                    "begin templates/NAME.txt with a line `---`, a line `subject: …` and a line `---`",
+                ),
+                Channel::Slack if template.text.is_none() && template.json.is_none() => {
+                    ("Slack needs a text, or JSON", "write templates/NAME.md, .txt or .json")
+                }
+                _ => continue,
+            };
+            let said = format!("template `{}` cannot be sent by `{}`: {why}", send.template, send.partner.name);
+            let problem = Problem::error(Code::BadTemplate, named.span, said).label("does not fit");
+            found.push(at(named, problem.help(help.replace("NAME", &send.template))));
+        }
+    }
+    found
 }
 
 fn consumer<'p>(parts: &'p Parts<'_>, queue: &str) -> Option<&'p Worker> {

@@ -159,6 +159,22 @@ static INTEGRATION: Shape = Shape {
                 "Where a database is, for `sql:` steps: `${secrets.NAME}`, postgres:// or sqlite:.",
             ),
             may("base_url", Kind::Url, "What a `url` that begins with `/` is appended to."),
+            may(
+                "smtp",
+                Kind::MailUrl,
+                "A mail server: `smtp://user:${secrets.NAME}@host:587`, or `smtps://` for TLS from the first byte.",
+            ),
+            may(
+                "tls",
+                Kind::Choice(&["required", "none"]),
+                "Whether `smtp://` must go on in TLS; required if not given.",
+            ),
+            may("from", Kind::Mailbox, "Whom mails are from, such as `Shop <hello@example.com>`."),
+            may(
+                "message",
+                Kind::Or(&Kind::Choice(&["slack"]), &Kind::Map(&MESSAGE)),
+                "How a message is sent to it: `slack`, or the request that it is put into.",
+            ),
             may("auth", Kind::Map(&AUTH), "How clinch proves who it is."),
             may("headers", Kind::Headers, "Sent with every call; values may have templates."),
             may("key_header", Kind::Text, "The header that our key travels in; Idempotency-Key if not given."),
@@ -188,7 +204,25 @@ static INTEGRATION: Shape = Shape {
     choices: &[
         Choose { keys: &["rate", "rate_limit"], need: Need::Optional, none: "", two: "both are the rate", help: "" },
         Choose { keys: &["jitter", "rate_limit"], need: Need::Optional, none: "", two: "both are the pause", help: "" },
+        Choose {
+            keys: &["smtp", "message"],
+            need: Need::Optional,
+            none: "",
+            two: "both say how messages go",
+            help: "",
+        },
     ],
+};
+
+static MESSAGE: Shape = Shape {
+    name: "message",
+    doc: "The request that a message is put into: `message.to`, `.subject`, `.text`, `.html` and `.json`.",
+    fields: &[&[
+        must("url", Kind::UrlOrPath, "http://, https://, or a path of the integration; may have templates."),
+        may("form", Kind::MessageBody, "Sent as a form: names, and texts with templates."),
+        may("body", Kind::MessageBody, "Sent as JSON: a tree with templates; the message itself if not given."),
+    ]],
+    choices: &[Choose { keys: &["form", "body"], need: Need::Optional, none: "", two: "both are the body", help: "" }],
 };
 
 /// What a partner does with a call that it has seen. A step's word wins over its integration's.
@@ -721,6 +755,7 @@ static KINDS: &[Field] = &[
     ),
     may("setnx", Kind::Map(&SETNX), "Sets a key that is not set, for a while."),
     may("sql", Kind::Map(&SQL), "A statement for a database, run once."),
+    may("send_template", Kind::Map(&SEND), "A message, as a template of the workspace writes it."),
 ];
 
 /// Workers run these; the edge does not.
@@ -732,6 +767,7 @@ const IN_WORKERS: &[Field] = &[
     may("delay", Kind::Tree, "Not run yet at the edge."),
     may("setnx", Kind::Tree, "Not run yet at the edge."),
     may("sql", Kind::Tree, "Not run yet at the edge."),
+    may("send_template", Kind::Tree, "Not run yet at the edge."),
 ];
 
 static VALIDATE: Shape = Shape {
@@ -824,6 +860,19 @@ static SQL: Shape = Shape {
     choices: &[],
 };
 
+static SEND: Shape = Shape {
+    name: "send_step",
+    doc: "A message, as a template of the workspace writes it.",
+    fields: &[&[
+        must("integration", Kind::Name, "The integration of `clinch.yml` that carries it, with `smtp` or `message`."),
+        must("template", Kind::Name, "`NAME` of `templates/NAME.txt`, `.md`, `.html` or `.json`."),
+        must("to", Kind::Template, "Whom it is for: a mail address, a channel, a phone number, a token."),
+        may("with", Kind::Body, "What the template reads as `with`, besides the names of every step."),
+        may("timeout", span(MILLISECOND), "How long it may take; 30s if not given."),
+    ]],
+    choices: &[],
+};
+
 const STEP_NAME: &[Field] = &[
     may("name", Kind::Name, "Unique among the steps of its file."),
     may("id", Kind::Name, "The same as `name`."),
@@ -851,7 +900,8 @@ pub(super) const ACTIONS: &[&str] = &[
 ];
 
 /// Those that this version runs.
-pub(super) const RUN: &[&str] = &["http", "uses", "transform", "validate", "enrich", "delay", "setnx", "sql"];
+pub(super) const RUN: &[&str] =
+    &["http", "uses", "transform", "validate", "enrich", "delay", "setnx", "sql", "send_template"];
 
 /// These go with an action and change what it does.
 pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
@@ -888,7 +938,6 @@ const LATER: &[Field] = &[
     may("queue_pull", Kind::Tree, "Takes jobs from a queue. Not run yet."),
     may("foreach", Kind::Tree, "Runs the step for each of a list. Not run yet."),
     may("rate_limit", Kind::Tree, "How fast it may go. Not run yet."),
-    may("send_template", Kind::Tree, "Sends a message. Not run yet."),
     may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
     may("approval", Kind::Tree, "Asks a person. Not run yet."),
     may("parallel", Kind::Tree, "Steps side by side. Not run yet."),

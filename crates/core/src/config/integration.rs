@@ -4,10 +4,11 @@ use super::problem::{Code, Problem, shown};
 use super::read::{Reader, word};
 use super::value::{self, Read, bad};
 use super::worker_file::read_headers;
-use super::yaml::Node;
+use super::yaml::{Key, Node};
 use crate::breaker::BreakerRule;
 use crate::effect::{EffectClass, Idempotency};
 use crate::integration::{Auth, Integration, KEY_HEADER_DEFAULT, Lookup, Promise, Said, Spread, Statuses};
+use crate::message::{Channel, MailServer, MessageBody, MessageRequest};
 use crate::time::parse_duration;
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(super) fn read(name: &str, map: Reader<'_>) -> Option<Integration> {
     let read = Integration {
         url: map.may("url", value::database_url)?,
         base_url: map.may("base_url", value::url)?,
+        channel: read_channel(map)?,
         auth: match map.map("auth") {
             None => None,
             Some(auth) => Some(read_auth(auth)?),
@@ -57,6 +59,32 @@ pub(super) fn read(name: &str, map: Reader<'_>) -> Option<Integration> {
         ..usual
     };
     map.is_sound().then_some(read)
+}
+
+/// The inner `None`: messages are not sent to it.
+fn read_channel(map: Reader<'_>) -> Option<Option<Channel>> {
+    if let Some(address) = map.may("smtp", value::mail_url)? {
+        let clear = map.or("tls", false, word(&[("required", false), ("none", true)]))?;
+        return Some(Some(Channel::Mail(Box::new(MailServer {
+            address,
+            clear,
+            from: map.must("from", value::mailbox)?,
+        }))));
+    }
+    match map.node.get("message") {
+        None => return Some(None),
+        Some(node) if node.text().is_some() => return Some(Some(Channel::Slack)),
+        Some(_) => {}
+    }
+    let request = map.map("message")?;
+    let field = |(key, node): &(Key, Node)| Some((key.text.clone(), value::template(node, &key.text).ok()?));
+    let body = match (request.node.get("form"), request.node.get("body")) {
+        (Some(form), _) => MessageBody::Form(form.fields().iter().map(field).collect::<Option<_>>()?),
+        (_, Some(body)) => MessageBody::Tree(value::tree(body, "body").ok()?),
+        (None, None) => MessageBody::Written,
+    };
+    let url = request.must("url", value::url_or_path)?;
+    request.is_sound().then_some(Some(Channel::Request(Box::new(MessageRequest { url, body }))))
 }
 
 fn read_auth(auth: Reader<'_>) -> Option<Auth> {
@@ -152,6 +180,7 @@ pub(super) fn check(map: Reader<'_>, problems: &mut Vec<Problem>) {
         let problem = Problem::error(Code::MissingKey, key.span, said).label("needs `lookup`");
         problems.push(problem.help("add `lookup:` and below it `url:` and `done:`, which is true when it was done"));
     }
+    check_mail(map, promised, problems);
     if let Some((key, _)) =
         map.node.entry("honoured_for").filter(|_| promised.is_some_and(|word| word != "header" && word != "wrap"))
     {
@@ -163,5 +192,35 @@ pub(super) fn check(map: Reader<'_>, problems: &mut Vec<Problem>) {
         let said = "`wrap_key` says what is remembered under which key, and nothing is";
         let problem = Problem::error(Code::EitherOr, key.span, said).label("goes with `idempotency: wrap`");
         problems.push(problem.help("remove it, or write `idempotency: wrap`"));
+    }
+}
+
+/// What is said of a mail server, and what is said as if there were one.
+fn check_mail(map: Reader<'_>, promised: Option<&str>, problems: &mut Vec<Problem>) {
+    let Some((smtp, _)) = map.node.entry("smtp") else {
+        for (key, _) in ["tls", "from"].iter().filter_map(|name| map.node.entry(name)) {
+            let problem = Problem::error(Code::MissingKey, key.span, format!("`{}` needs a mail server", key.text));
+            problems.push(problem.label("goes with `smtp`").help("add `smtp: smtp://host:587`, or remove it"));
+        }
+        if let Some(form) = map.map("message").and_then(|message| message.node.get("form"))
+            && (form.fields().is_empty() || form.fields().iter().any(|(_, value)| value.text().is_none()))
+        {
+            let problem = Problem::error(Code::WrongType, form.head(), "a form has names, each with a text");
+            problems.push(problem.help("write `form: {To: \"{{ message.to }}\", Body: \"{{ message.text }}\"}`"));
+        }
+        return;
+    };
+    if !map.has("from") {
+        let problem = Problem::error(Code::MissingKey, smtp.span, "mails must be from somebody").label("needs `from`");
+        problems.push(problem.help("add `from: Shop <hello@example.com>`"));
+    }
+    if let Some((key, _)) =
+        map.node.entry("idempotency").filter(|_| matches!(promised, Some("header" | "lookup" | "wrap")))
+    {
+        let said = "a mail server neither honours a key nor can be asked, and nothing is remembered for it";
+        let problem = Problem::error(Code::BadChoice, key.span, said);
+        problems.push(
+            problem.help("write `none` (a person is asked when an answer is lost) or `natural` (it is sent again)"),
+        );
     }
 }

@@ -16,6 +16,7 @@ mod settings_file;
 mod shape;
 mod source;
 mod spelling;
+mod template_file;
 mod value;
 mod worker_file;
 mod yaml;
@@ -25,12 +26,14 @@ mod tests;
 
 pub use problem::{Code, Problem, Severity, Span, position};
 pub use schema::json_schema;
+pub use template_file::ENDINGS as TEMPLATE_ENDINGS;
 
 use crate::egress::Allowed;
 use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
 use crate::integration::Integration;
 use crate::mask::Rules;
+use crate::message::MessageTemplate;
 use crate::schema::Schema;
 use crate::script::Runtime;
 use crate::source::{Proof, Source};
@@ -108,6 +111,8 @@ pub struct Workspace {
     pub integrations: Vec<Arc<Integration>>,
     /// `schemas/*.json`, by name.
     schemas: BTreeMap<String, Arc<Schema>>,
+    /// `templates/*`, by name.
+    templates: BTreeMap<String, MessageTemplate>,
     /// The names of every secret that some step reads.
     pub secrets: BTreeSet<String>,
     /// The runtimes that its scripts need, and where they say so.
@@ -135,6 +140,10 @@ impl Workspace {
         self.integrations.iter().find(|integration| *integration.name == *name)
     }
 
+    pub fn template(&self, name: &str) -> Option<&MessageTemplate> {
+        self.templates.get(name)
+    }
+
     pub fn schema(&self, name: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(name)
     }
@@ -145,6 +154,7 @@ impl Workspace {
             Action::Http(http) => Some(&http.partner),
             Action::Sql(sql) => Some(&sql.partner),
             Action::Script(script) => Some(&script.partner),
+            Action::Send(send) => Some(&send.partner),
             _ => None,
         });
         let mut all: BTreeMap<&str, &Arc<Integration>> = called.map(|partner| (&*partner.name, partner)).collect();
@@ -337,6 +347,7 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
         integrations: Vec::new(),
         sources: Vec::new(),
         schemas: BTreeMap::new(),
+        templates: BTreeMap::new(),
         settings_unread: false,
         texts: files.0.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect(),
         queues: None,
@@ -381,6 +392,9 @@ impl Found {
         if kind == FileKind::Schema {
             return read_schema(report, parts);
         }
+        if kind == FileKind::Template {
+            return template_file::read(report, parts);
+        }
         let Some(root) = yaml::parse(report) else {
             parts.settings_unread |= kind == FileKind::Settings;
             parts.queues_unread |= kind == FileKind::Queues;
@@ -406,7 +420,7 @@ impl Found {
                 self.refuse(report, std::mem::take(&mut worker.refusals));
                 parts.workers.push(worker);
             }
-            FileKind::Schema => unreachable!("it is no YAML"),
+            FileKind::Schema | FileKind::Template => unreachable!("it is no YAML"),
         }
     }
 
@@ -444,6 +458,7 @@ impl Found {
             workers,
             sources: parts.sources.into_iter().filter_map(|file| file.source).collect(),
             schemas: parts.schemas.into_iter().filter_map(|(name, schema)| Some((name, schema?))).collect(),
+            templates: parts.templates,
             runtimes,
             refusals: self.refusals,
         };
@@ -458,12 +473,16 @@ enum FileKind {
     Flow,
     Worker,
     Schema,
+    Template,
 }
 
 impl FileKind {
     fn of(path: &str) -> Option<FileKind> {
         if let Some(name) = path.strip_prefix("schemas/").and_then(|name| name.strip_suffix(".json")) {
             return (!name.is_empty()).then_some(FileKind::Schema);
+        }
+        if path.starts_with("templates/") {
+            return template_file::name_of(path).map(|_| FileKind::Template);
         }
         let stem = path.strip_suffix(".yml").or_else(|| path.strip_suffix(".yaml"))?;
         match stem.split_once('/') {
@@ -480,7 +499,7 @@ impl FileKind {
         match self {
             FileKind::Settings => Some("clinch"),
             FileKind::Queues => Some("queues"),
-            FileKind::Flow | FileKind::Worker | FileKind::Schema => None,
+            FileKind::Flow | FileKind::Worker | FileKind::Schema | FileKind::Template => None,
         }
     }
 }
@@ -498,6 +517,6 @@ fn read_schema(report: &mut Report<'_>, parts: &mut Parts<'_>) {
 fn unknown_file(path: &str) -> Problem {
     let said = format!("`{}` is not a file of a workspace", problem::shown(path));
     Problem::error(Code::UnknownFile, Span::default(), said).help(
-        "a workspace has clinch.yml, queues.yml, flows/*.yml, workers/*.yml and schemas/*.json; move or remove it",
+        "a workspace has clinch.yml, queues.yml, flows/*.yml, workers/*.yml, schemas/*.json and templates/*; move or remove it",
     )
 }

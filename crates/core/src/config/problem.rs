@@ -163,6 +163,9 @@ codes! {
     UnknownIntegration = "CL0162", "an integration is named that is not there";
     BadStatement = "CL0165", "a statement for a database cannot be run as it is written";
     BadDatabase = "CL0166", "the address of a database cannot be used";
+    BadMailServer = "CL0167", "how mails are sent cannot be read";
+    BadTemplate = "CL0168", "a template of messages cannot be used";
+    UnknownTemplate = "CL0169", "a template is named and there is no such file";
     BadEnv = "CL0170", "a variable cannot be given to a script";
     NoRuntime = "CL0171", "the runtime of a script is not installed";
 }

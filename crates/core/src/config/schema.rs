@@ -97,7 +97,7 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
             let list = json!({ "type": "array", "items": key_part(), "minItems": 1, "maxItems": KEY_PARTS_MAX });
             json!({ "anyOf": [key_part(), list] })
         }
-        Kind::Body => json!({ "type": ["string", "number", "boolean", "object", "array"] }),
+        Kind::Body | Kind::MessageBody => json!({ "type": ["string", "number", "boolean", "object", "array"] }),
         Kind::Tree => json!({}),
         Kind::List(item) => {
             json!({ "type": "array", "items": self::kind(item, defs), "minItems": 1, "maxItems": ITEMS_MAX })
@@ -119,6 +119,8 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::DatabaseUrl => {
             json!({ "type": "string", "examples": ["${secrets.NAME}", "postgres://user:${secrets.NAME}@host/database"] })
         }
+        Kind::MailUrl => json!({ "type": "string", "examples": ["smtp://user:${secrets.NAME}@mail.example.com:587"] }),
+        Kind::Mailbox => json!({ "type": "string", "examples": ["Shop <hello@example.com>"] }),
         Kind::Country => json!({ "type": "string", "examples": ["DE"] }),
         Kind::File(ending) => json!({ "type": "string", "examples": [format!("NAME{ending}")] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-08-01T00:00:00Z"] }),

@@ -5,7 +5,7 @@ use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::source;
-use super::value::{self, ANSWER_ROOTS, Names, ROOTS, Read};
+use super::value::{self, ANSWER_ROOTS, MESSAGE_ROOTS, Names, ROOTS, Read};
 use super::yaml::{Node, Value};
 use crate::time::human;
 use std::collections::HashMap;
@@ -127,6 +127,12 @@ pub(super) enum Kind {
     Statement,
     /// The address of a database, in which only secrets may be computed.
     DatabaseUrl,
+    /// The address of a mail server, in which only secrets may be computed.
+    MailUrl,
+    /// A name and a mail address.
+    Mailbox,
+    /// A body that may also read `message`.
+    MessageBody,
     /// A country by its two letters.
     Country,
     /// A file of the workspace whose name ends like this.
@@ -189,6 +195,9 @@ impl Kind {
             Kind::UrlOrPath => "https://api.example.com/path",
             Kind::Moment => "2026-08-01T00:00:00Z",
             Kind::Patterns => "shopify.*",
+            Kind::MailUrl => "smtp://user:${secrets.NAME}@mail.example.com:587",
+            Kind::Mailbox => "Shop <hello@example.com>",
+            Kind::MessageBody => "\"{{ message.text }}\"",
             Kind::Country => "DE",
             Kind::Statement => "UPDATE contacts SET seen = now() WHERE id = $1",
             Kind::DatabaseUrl => "${secrets.NAME}",
@@ -313,6 +322,9 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::Template => check_names(node, value::template(node, name).map(|text| Names::of(&text)), report),
         Kind::Statement => keep(node, value::statement(node, name), report),
         Kind::DatabaseUrl => keep(node, value::database_url(node, name), report),
+        Kind::MailUrl => keep(node, value::mail_url(node, name), report),
+        Kind::Mailbox => keep(node, value::mailbox(node, name), report),
+        Kind::MessageBody => check_tree(node, name, MESSAGE_ROOTS, report),
         Kind::Country => keep(node, value::country(node, name), report),
         Kind::File(ending) => keep(node, value::file(node, name, ending), report),
         Kind::Text => keep(node, value::text(node, name), report),
@@ -512,20 +524,20 @@ fn check_body(node: &Node, name: &str, report: &mut Report<'_>) {
     if node.text().is_some() {
         return check_names(node, value::template(node, name).map(|text| Names::of(&text)), report);
     }
-    check_tree(node, name, report);
+    check_tree(node, name, ROOTS, report);
 }
 
-fn check_tree(node: &Node, name: &str, report: &mut Report<'_>) {
+fn check_tree(node: &Node, name: &str, known: &[&'static str], report: &mut Report<'_>) {
     for item in node.items() {
-        check_tree(item, name, report);
+        check_tree(item, name, known, report);
     }
     for (key, item) in node.fields() {
-        check_tree(item, &key.text, report);
+        check_tree(item, &key.text, known, report);
     }
     if node.text().is_some() {
         // Read as a tree for its numbers, and as a template for the names in it.
         let text = value::tree(node, name).and_then(|_| value::template(node, name));
-        check_names(node, text.map(|text| Names::of(&text)), report);
+        check_roots(node, text.map(|text| Names::of(&text)), known, report);
     }
 }
 

@@ -172,7 +172,6 @@ fn every_later_kind_of_step_loads_in_both_spellings() {
     for step in [
         "{id: a, run: utils.compute_dedup_key, with: {fields: [customer_id], bucket_minutes: 5}}",
         "{name: a, queue: {name: other, body_from: item.body}}",
-        "{name: a, send_template: {to: x}}",
         "{name: a, policy: x}",
         "{name: a, approval: {by: x}}",
         "{name: a, parallel: []}",
@@ -257,7 +256,7 @@ run:
     http: {url: 'https://a.b', body_from: 'secrets.F'}
   - {name: c, http: {url: 'https://a.b', body: 'x ${secrets.G}'}}
   - {name: d, uses: node:18, script: x, env: {A: '${secrets.H}'}}
-  - {name: e, send_template: {to: '${secrets.NOT_NEEDED}'}}
+  - {name: e, approval: {by: '${secrets.NOT_NEEDED}'}}
 ";
     let secrets = loaded(&with(&[("workers/post.yml", worker)])).secrets;
     assert_eq!(secrets.into_iter().collect::<String>(), "ABCDEFGH");
@@ -1565,4 +1564,122 @@ fn c7_a_script_says_what_runs_it_and_how_far_it_may_go() {
     wrong("uses: bash, script: x, memory: 1KiB", Code::OutOfRange, "too small", "32MiB");
     wrong("uses: bash, script: x, on_unknown: perhaps", Code::BadChoice, "perhaps", "`ask`");
     wrong("http: {url: 'https://a.b'}, isolation: process", Code::EitherOr, "`isolation` does not go", "http:");
+}
+
+const MAIL: &str = "\
+integrations:
+  mail: {smtp: 'smtp://shop:${secrets.SMTP}@mail.example.com:587', from: 'Shop <hello@example.com>'}
+  chat: {message: slack, auth: {bearer: '${secrets.SLACK}'}}
+  crm: {base_url: 'https://crm.example'}
+";
+
+fn with_mail(integration: &str, template: &str, files: &[(&'static str, &str)]) -> Files {
+    let step = format!(
+        "{{name: a, send_template: {{integration: {integration}, template: {template}, to: '{{{{ body.x }}}}'}}}}"
+    );
+    let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
+    let mut all = vec![("clinch.yml", MAIL), ("workers/post.yml", worker.as_str())];
+    all.extend(files);
+    with(&all)
+}
+
+#[test]
+fn c8_a_message_has_a_template_that_its_channel_can_carry() {
+    let cart =
+        ("templates/cart.txt", "---\nsubject: Hello {{ with.name }}\n---\nHello {{ body.name }}, ${{ body.sum }}\n");
+    let workspace = loaded(&with_mail("mail", "cart", &[cart]));
+    assert_eq!(workspace.secrets.iter().map(String::as_str).collect::<Vec<_>>(), ["SLACK", "SMTP"]);
+    assert!(workspace.template("cart").is_some_and(|cart| cart.subject.is_some() && cart.text.is_some()));
+    assert!(matches!(workspace.workers[0].steps[0].action, Action::Send(_)));
+    let place = "workers/post.yml:4:60";
+    let help = "did you mean `cart`? If not, write what it says into templates/crat.txt";
+    check(&with_mail("mail", "crat", &[cart]), place, Code::UnknownTemplate, "there is no template `crat`", help);
+    let bare = ("templates/cart.txt", "Hello\n");
+    check(
+        &with_mail("mail", "cart", &[bare]),
+        place,
+        Code::BadTemplate,
+        "a mail needs a subject",
+        "templates/cart.txt",
+    );
+    let json = ("templates/cart.json", "{}");
+    check(&with_mail("mail", "cart", &[json]), place, Code::BadTemplate, "a mail needs a text", "templates/cart.txt");
+    let html = ("templates/cart.html", "<p>x</p>");
+    check(&with_mail("chat", "cart", &[html]), place, Code::BadTemplate, "Slack needs a text, or JSON", "cart.md");
+    let said = "integration `crm` does not say how a message is sent to it";
+    check(&with_mail("crm", "cart", &[cart]), "workers/post.yml:4:44", Code::BadMailServer, said, "below `crm:`");
+    let said = "integration `mial` is not defined";
+    check(&with_mail("mial", "cart", &[cart]), "workers/post.yml:4:44", Code::UnknownIntegration, said, "`mail`?");
+}
+
+#[test]
+fn c8_a_template_is_looked_at_before_anything_is_sent() {
+    let check = |file: &'static str, text: &str, place: &str, said: &str, help: &str| {
+        let subject = ("templates/cart.html", "---\nsubject: x\n---\nx");
+        let files = with_mail("mail", "cart", &[(file, text), subject]);
+        let all = told(&files);
+        let has_help = problems(&files).iter().any(|one| one.help.as_deref().unwrap_or_default().contains(help));
+        let fits = |one: &String| one.starts_with(&format!("{file}:{place} ")) && one.contains(said);
+        assert!(has_help && all.iter().any(fits), "{text}: {all:#?}");
+    };
+    let txt = "templates/cart.txt";
+    check(txt, "Hello {{ bdy.name }}", "1:10", "the name `bdy` is not known in a message", "did you mean `body`?");
+    check(txt, "x\nHello {{ secrets.TOKEN }}", "2:10", "the name `secrets` is not known", "");
+    check(txt, "Hello ${secrets.TOKEN}", "1:7", "means nothing in a message", "no secrets");
+    check(txt, "{% if x %}", "1:1", "means nothing in a message", "transform");
+    check(txt, "Hello {{ body. }}", "1:7", "", "");
+    check(txt, "Hello {{ body.name", "1:7", "", "");
+    check(txt, "---\nsubjet: x\n---\n", "2:1", "`subjet` is not known at the head", "did you mean `subject`?");
+    check(txt, "---\nsubject: x\n", "1:1", "has no end", "---");
+    check(txt, "---\nsubject: y\n---\nx", "2:10", "is in another of its files too", "keep one");
+    check("templates/cart.json", "{\"a\": }", "1:7", "this is not JSON", "");
+    check("templates/cart.json", "{\"a\": \"{{ bdy }}\"}", "1:1", "the name `bdy` is not known", "");
+    let two = with_mail("mail", "cart", &[(txt, "---\nsubject: x\n---\n"), ("templates/cart.md", "x")]);
+    assert!(load(&two).expect_err("two texts").iter().any(|problem| problem.message.contains("its text in two files")));
+    assert!(load(&with(&[("templates/cart.pdf", "x")])).is_err());
+}
+
+#[test]
+fn c8_what_is_said_of_a_mail_server_must_make_sense() {
+    let check = |integration: &str, place: &str, code, said: &str, help: &str| {
+        let files = with(&[("clinch.yml", &format!("integrations:\n  mail: {integration}\n"))]);
+        super::tests::check(&files, &format!("clinch.yml:{place}"), code, said, help);
+    };
+    let from = "from: a@b.example";
+    check(
+        &format!("{{smtp: 'http://mail', {from}}}"),
+        "2:16",
+        Code::BadMailServer,
+        "not the address of a mail server",
+        "smtp://",
+    );
+    check(
+        &format!("{{smtp: 'smtp://u:pw@mail', {from}}}"),
+        "2:16",
+        Code::BadMailServer,
+        "a password in this file",
+        "secrets",
+    );
+    check(&format!("{{smtp: 'smtp://', {from}}}"), "2:16", Code::BadMailServer, "names no host", "host");
+    check("{smtp: 'smtp://mail'}", "2:10", Code::MissingKey, "mails must be from somebody", "add `from:");
+    check("{smtp: 'smtp://mail', from: nobody}", "2:37", Code::BadMailServer, "not a mail address", "");
+    check(&format!("{{{from}}}"), "2:10", Code::MissingKey, "`from` needs a mail server", "smtp");
+    for promise in ["header", "wrap"] {
+        check(
+            &format!("{{smtp: 'smtp://mail', {from}, idempotency: {promise}}}"),
+            "2:50",
+            Code::BadChoice,
+            "neither honours a key",
+            "natural",
+        );
+    }
+    check("{smtp: 'smtp://mail', from: a@b.c, message: slack}", "2:44", Code::EitherOr, "exclude each other", "");
+    check("{message: {url: /x, form: {a: [1]}}}", "2:36", Code::WrongType, "a form has names", "form:");
+    check(
+        "{message: {url: /x, body: {a: '{{ mesage.to }}'}}}",
+        "2:43",
+        Code::BadExpression,
+        "`mesage` is not known",
+        "`message`",
+    );
 }

@@ -9,6 +9,7 @@ use crate::expr::{BadExpr, Expr, Template, Tree};
 use crate::flow::{BadTypePattern, TypePattern};
 use crate::key::{KeyPart, KeyRule};
 use crate::limit::Rate;
+use crate::message::{BadMailbox, Mailbox};
 use crate::phone::Country;
 use crate::pointer::Pointer;
 use crate::script::Runtime;
@@ -275,6 +276,14 @@ pub(super) const ROOTS: &[&str] = &["body", "request", "headers", "key", "event"
 pub(super) const ANSWER_ROOTS: &[&str] =
     &["answer", "body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
 
+/// What a request that carries a message may also use.
+pub(super) const MESSAGE_ROOTS: &[&str] =
+    &["message", "body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
+
+/// What a message may be about: no secrets.
+pub(super) const TEMPLATE_ROOTS: &[&str] =
+    &["with", "body", "request", "headers", "key", "event", "job", "step", "steps"];
+
 /// What a template reads.
 pub(super) struct Names {
     pub roots: BTreeSet<String>,
@@ -294,8 +303,22 @@ impl Names {
 
 pub(super) fn expr(node: &Node, name: &str) -> Read<Expr> {
     let text = text(node, name)?;
-    let read = bounded(text).and_then(|text| Expr::parse(&spelt_out(text)));
-    read.map_err(|error| bad_expr(node, name, &error))
+    expr_of(text).map_err(|error| bad_expr(node, name, &error))
+}
+
+/// An expression that is not written in YAML.
+pub(super) fn expr_of(text: &str) -> Result<Expr, BadExpr> {
+    bounded(text).and_then(|text| Expr::parse(&spelt_out(text)))
+}
+
+/// A text of a tree that is not written in YAML.
+pub(super) fn tree_of(text: &str) -> Result<Tree, BadExpr> {
+    bounded_templates(text).and_then(|text| Tree::text(&in_templates(text, spelt_out)))
+}
+
+/// The first names of what is computed in such a text.
+pub(super) fn roots_of(text: &str) -> BTreeSet<String> {
+    Template::parse(&in_templates(text, spelt_out)).map(|template| template.roots()).unwrap_or_default()
 }
 
 pub(super) fn template(node: &Node, name: &str) -> Read<Template> {
@@ -354,8 +377,7 @@ pub(super) fn tree(node: &Node, name: &str) -> Read<Tree> {
             if let Some(value) = (!quoted).then(|| json_scalar(node, name)).transpose()?.flatten() {
                 return Ok(Tree::Value(value));
             }
-            let read = bounded_templates(text).and_then(|text| Tree::text(&in_templates(text, spelt_out)));
-            read.map_err(|error| bad_expr(node, name, &error))
+            tree_of(text).map_err(|error| bad_expr(node, name, &error))
         }
     }
 }
@@ -614,6 +636,40 @@ pub(super) fn database_url(node: &Node, name: &str) -> Read<Template> {
         return problem("it names no host", "write the host after `//`, as in `postgres://user@host/database`");
     }
     Ok(template)
+}
+
+/// The address of a mail server. A password in it is a secret, so that it is in no file.
+pub(super) fn mail_url(node: &Node, name: &str) -> Read<Template> {
+    let template = secrets_only(node, name)?;
+    let (Template::Plain(text) | Template::Mixed(text)) = &template;
+    let filled = in_whole_templates(text, |_| "\u{1}".to_string());
+    let problem = |why: &str, help: &str| Err(Box::new(bad(Code::BadMailServer, node, why).help(help)));
+    if filled == "\u{1}" {
+        return Ok(template);
+    }
+    let Some(rest) = filled.strip_prefix("smtp://").or_else(|| filled.strip_prefix("smtps://")) else {
+        return problem(
+            "this is not the address of a mail server",
+            "write `smtp://user:${secrets.NAME}@host:587`, or `smtps://` for TLS from the first byte",
+        );
+    };
+    let (user, host) = rest.rsplit_once('@').unwrap_or(("", rest));
+    let password = user.split_once(':').map_or("", |(_, password)| password);
+    if !password.is_empty() && password != "\u{1}" {
+        return problem("there is a password in this file", "write `:${secrets.NAME}@` in its place");
+    }
+    if host.is_empty() || host.starts_with([':', '/']) {
+        return problem("it names no host", "write the host after `//`, as in `smtp://mail.example.com:587`");
+    }
+    Ok(template)
+}
+
+pub(super) fn mailbox(node: &Node, name: &str) -> Read<Mailbox> {
+    let written = text(node, name)?;
+    written.parse().map_err(|error: BadMailbox| {
+        let said = format!("`{}` is {error}", shown(written));
+        Box::new(bad(Code::BadMailServer, node, said))
+    })
 }
 
 /// The address of a Redis. A password in it is a secret, so that it is in no file.

@@ -12,12 +12,13 @@ use super::yaml::{Node, Value};
 use crate::effect::Idempotency;
 use crate::expr::{Expr, Template, Tree};
 use crate::integration::{Integration, Promise};
+use crate::message::{Channel, MessageBody};
 use crate::phone::Strictness;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::script::{Isolation, MEMORY_DEFAULT, Runtime, ScriptAction, fingerprint};
 use crate::worker::{
     Action, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PhoneAction, STEP_TIMEOUT_DEFAULT,
-    SetnxAction, SqlAction, Step, Trigger, ValidateAction, Worker,
+    SendAction, SetnxAction, SqlAction, Step, Trigger, ValidateAction, Worker,
 };
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -36,6 +37,8 @@ pub(super) struct WorkerFile {
     pub called: Vec<Spot<String>>,
     /// The integrations that its steps name as databases.
     pub databases: Vec<Spot<String>>,
+    /// The templates that its steps name.
+    pub templates: Vec<Spot<String>>,
     /// The schemas that its steps name.
     pub schemas: Vec<Spot<String>>,
     /// The runtimes that its scripts need.
@@ -56,6 +59,7 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
         step_names: reader.maps("run").filter_map(|step| step.step_name()).collect(),
         called: called(reader),
         databases: databases(reader),
+        templates: templates_named(reader),
         schemas: schemas(reader),
         runtimes: reader.maps("run").filter_map(|step| step.spot("uses", value::runtime)).collect(),
         worker: read_worker(reader, integrations),
@@ -66,13 +70,19 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
     found.extend(reader.maps("run").filter_map(no_script));
     found.extend(reader.maps("run").filter_map(|step| path_of_nobody(step, integrations)));
     found.extend(reader.maps("run").filter_map(|step| no_database(step, integrations)));
+    found.extend(reader.maps("run").filter_map(|step| no_channel(step, integrations)));
     found.into_iter().for_each(|problem| report.add(problem));
     file
 }
 
 fn called(worker: Reader<'_>) -> Vec<Spot<String>> {
-    let steps = worker.maps("run").filter_map(|step| step.map("http"));
-    steps.filter_map(|http| http.spot("integration", value::name)).collect()
+    let steps = worker.maps("run").filter_map(|step| step.map("http").or(step.map("send_template")));
+    steps.filter_map(|called| called.spot("integration", value::name)).collect()
+}
+
+fn templates_named(worker: Reader<'_>) -> Vec<Spot<String>> {
+    let steps = worker.maps("run").filter_map(|step| step.map("send_template"));
+    steps.filter_map(|send| send.spot("template", value::name)).collect()
 }
 
 fn databases(worker: Reader<'_>) -> Vec<Spot<String>> {
@@ -171,6 +181,9 @@ fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Ac
     if let Some(sql) = step.map("sql") {
         return Some(Action::Sql(Box::new(read_sql(sql, integrations)?)));
     }
+    if let Some(send) = step.map("send_template") {
+        return Some(Action::Send(Box::new(read_send(send, integrations)?)));
+    }
     read_delay(step).map(Action::Delay)
 }
 
@@ -216,6 +229,21 @@ fn read_sql(sql: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<SqlAct
         partner,
     };
     sql.is_sound().then_some(read)
+}
+
+fn read_send(send: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<SendAction> {
+    let name = send.must("integration", value::name)?;
+    let partner = integrations.iter().find(|known| *known.name == *name)?.clone();
+    let read = SendAction {
+        channel: partner.channel.clone()?,
+        template: send.must("template", value::name)?,
+        to: send.must("to", value::template)?,
+        with: send.or("with", Tree::Map(Vec::new()), value::tree)?,
+        timeout: send.may("timeout", value::duration)?.or(partner.timeout).unwrap_or(STEP_TIMEOUT_DEFAULT),
+        promise: partner.promise.clone(),
+        partner,
+    };
+    send.is_sound().then_some(read)
 }
 
 fn read_http(http: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<HttpAction> {
@@ -380,6 +408,18 @@ fn no_database(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Pr
     })
 }
 
+/// An integration that no message can be sent to.
+fn no_channel(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Problem> {
+    let named = step.map("send_template")?.spot("integration", value::name)?;
+    // An integration that is not there is a problem of its own.
+    let known = integrations.iter().find(|known| *known.name == *named.value)?;
+    known.channel.is_none().then(|| {
+        let said = format!("integration `{}` does not say how a message is sent to it", named.value);
+        let help = format!("add `smtp:` and `from:`, or `message:`, below `{}:` in clinch.yml", named.value);
+        Problem::error(Code::BadMailServer, named.span, said).label("has neither `smtp` nor `message`").help(help)
+    })
+}
+
 /// Where a step has expressions, and where templates.
 const EXPRS: &[&[&str]] = &[
     &["if"],
@@ -397,6 +437,8 @@ const TEMPLATES: &[&[&str]] = &[
     &["transform"],
     &["setnx", "key"],
     &["sql", "params"],
+    &["send_template", "to"],
+    &["send_template", "with"],
     &["env"],
 ];
 
@@ -459,6 +501,7 @@ pub(super) fn attempt_max(worker: &Worker) -> Duration {
         Action::Http(http) => http.timeout,
         Action::Script(script) => script.timeout,
         Action::Sql(sql) => sql.timeout,
+        Action::Send(send) => send.timeout,
         Action::Transform(_) | Action::Validate(_) | Action::Phone(_) | Action::Geoip(_) => Duration::ZERO,
         Action::Delay(_) | Action::Setnx(_) | Action::NotYet(_) => Duration::ZERO,
     });
@@ -488,6 +531,15 @@ pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
             | Action::Geoip(GeoipAction { from, .. })
             | Action::Delay(DelayAction::Until(from)) => found.extend(Names::of_expr(from).secrets),
             Action::Sql(sql) => sql.params.iter().for_each(|param| tree_secrets(param, &mut found)),
+            Action::Send(send) => {
+                found.extend(send.to.secrets());
+                tree_secrets(&send.with, &mut found);
+                if let Channel::Request(request) = &send.channel
+                    && let MessageBody::Tree(tree) = &request.body
+                {
+                    tree_secrets(tree, &mut found);
+                }
+            }
             Action::Setnx(setnx) => found.extend(setnx.key.secrets()),
             Action::Delay(DelayAction::For(_)) | Action::NotYet(_) => {}
         }

@@ -4,6 +4,7 @@ use super::Outward;
 use crate::effects::{Act, HttpCall};
 use crate::worker::scope::Scope;
 use bytes::Bytes;
+use clinch_core::attempt::Failure;
 use clinch_core::expr::{BadExpr, Template};
 use clinch_core::integration::{Auth, Integration, Lookup, Promise};
 use clinch_core::key::IdempotencyKey;
@@ -13,6 +14,7 @@ use clinch_store::Claim;
 use data_encoding::BASE64;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Outward for HttpAction {
     fn partner(&self) -> &Arc<Integration> {
@@ -29,7 +31,7 @@ impl Outward for HttpAction {
         claim: &Claim,
         payload: &Payload,
         scope: &mut Scope<'_>,
-    ) -> Result<Box<dyn Act>, BadExpr> {
+    ) -> Result<Box<dyn Act>, Failure> {
         let (body, content_type) = body(self, payload, scope)?;
         let mut headers = HeaderMap::new();
         if let Some(content_type) = content_type {
@@ -50,27 +52,33 @@ impl Outward for HttpAction {
 
     fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
         let lookup = self.promise.lookup.as_deref()?;
-        Some(question(lookup, self, scope).map(|call| Box::new(call) as Box<dyn Act>))
+        Some(question(lookup, &self.partner, self.timeout, scope).map(|call| Box::new(call) as Box<dyn Act>))
     }
 }
 
-fn question(lookup: &Lookup, action: &HttpAction, scope: &mut Scope<'_>) -> Result<HttpCall, BadExpr> {
+/// Asks the partner whether it was done.
+pub(super) fn question(
+    lookup: &Lookup,
+    partner: &Integration,
+    timeout: Duration,
+    scope: &mut Scope<'_>,
+) -> Result<HttpCall, BadExpr> {
     let call = HttpCall {
         method: method(&lookup.method)?,
-        uri: uri(&lookup.url, &action.partner, scope)?,
+        uri: uri(&lookup.url, partner, scope)?,
         headers: HeaderMap::new(),
         body: Bytes::new(),
-        timeout: action.timeout,
+        timeout,
         key: None,
     };
-    with_headers(call, &action.partner, &lookup.headers, scope)
+    with_headers(call, partner, &lookup.headers, scope)
 }
 
 fn method(written: &str) -> Result<Method, BadExpr> {
     Method::from_bytes(written.as_bytes()).map_err(|_| BadExpr("its method is not one".into()))
 }
 
-fn header_name(name: &str) -> Result<HeaderName, BadExpr> {
+pub(super) fn header_name(name: &str) -> Result<HeaderName, BadExpr> {
     HeaderName::from_bytes(name.as_bytes()).map_err(|_| BadExpr(format!("`{name}` is not a header name")))
 }
 
@@ -80,7 +88,7 @@ fn header_value(name: &str, value: &str) -> Result<HeaderValue, BadExpr> {
 }
 
 /// A path is one of the partner's.
-fn uri(url: &Template, partner: &Integration, scope: &mut Scope<'_>) -> Result<Uri, BadExpr> {
+pub(super) fn uri(url: &Template, partner: &Integration, scope: &mut Scope<'_>) -> Result<Uri, BadExpr> {
     let url = text(url, scope)?;
     match &partner.base_url {
         Some(base) if url.starts_with('/') => absolute(&format!("{}{url}", text(base, scope)?.trim_end_matches('/'))),
@@ -89,7 +97,7 @@ fn uri(url: &Template, partner: &Integration, scope: &mut Scope<'_>) -> Result<U
 }
 
 /// Those of the partner first; a step's own win.
-fn with_headers(
+pub(super) fn with_headers(
     mut call: HttpCall,
     partner: &Integration,
     own: &[(String, Template)],
@@ -123,7 +131,7 @@ fn absolute(text: &str) -> Result<Uri, BadExpr> {
     url.as_str().parse().map_err(|_| BadExpr("its url is not one".into()))
 }
 
-fn text(template: &Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {
+pub(super) fn text(template: &Template, scope: &mut Scope<'_>) -> Result<String, BadExpr> {
     match template {
         Template::Plain(plain) => Ok(plain.clone()),
         mixed => mixed.text(scope.names()),

@@ -3,6 +3,7 @@
 pub mod delay;
 mod geoip;
 pub mod http;
+mod message;
 mod phone;
 pub mod script;
 pub mod setnx;
@@ -44,14 +45,14 @@ pub trait Outward: Send + Sync {
     /// What is done about an answer that is lost.
     fn promise(&self) -> &Promise;
 
-    /// What is to be done for this event.
+    /// What is to be done for this event, or why it never can be.
     fn plan(
         &self,
         step: &str,
         claim: &Claim,
         payload: &Payload,
         scope: &mut Scope<'_>,
-    ) -> Result<Box<dyn Act>, BadExpr>;
+    ) -> Result<Box<dyn Act>, Failure>;
 
     /// The question whether it was done.
     fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>>;
@@ -63,6 +64,7 @@ pub fn kind(action: &Action) -> Option<Kind<'_>> {
         Action::Http(http) => Kind::Outward(&**http),
         Action::Script(script) => Kind::Outward(&**script),
         Action::Sql(sql) => Kind::Outward(&**sql),
+        Action::Send(send) => Kind::Outward(&**send),
         Action::Transform(tree) => Kind::Inward(tree),
         Action::Validate(validate) => Kind::Inward(validate),
         Action::Phone(phone) => Kind::Inward(phone),

@@ -4,6 +4,7 @@ use super::Outward;
 use crate::effects::{Act, Home, ScriptCall};
 use crate::worker::scope::Scope;
 use aws_lc_rs::digest;
+use clinch_core::attempt::Failure;
 use clinch_core::expr::BadExpr;
 use clinch_core::integration::{Integration, Promise};
 use clinch_core::key::IdempotencyKey;
@@ -27,7 +28,7 @@ impl Outward for ScriptAction {
         claim: &Claim,
         payload: &Payload,
         scope: &mut Scope<'_>,
-    ) -> Result<Box<dyn Act>, BadExpr> {
+    ) -> Result<Box<dyn Act>, Failure> {
         let names = scope.names();
         let secret = |name: &String| names.get("secrets")?.get(name)?.as_str().map(str::to_string);
         let secrets: Vec<String> = self.secrets.iter().filter_map(secret).collect();
@@ -48,7 +49,7 @@ impl Outward for ScriptAction {
             env.push((name.clone(), value.text(names)?));
         }
         if let Some((name, _)) = env.iter().find(|(_, value)| value.contains('\0')) {
-            return Err(BadExpr(format!("`{name}` has a zero byte in it, which no environment can hold")));
+            return Err(BadExpr(format!("`{name}` has a zero byte in it, which no environment can hold")).into());
         }
         let home = Home {
             id: home(self, &secrets),

@@ -15,6 +15,7 @@
 use super::Outward;
 use crate::effects::{Act, SqlCall};
 use crate::worker::scope::Scope;
+use clinch_core::attempt::Failure;
 use clinch_core::config;
 use clinch_core::expr::BadExpr;
 use clinch_core::integration::{Integration, Promise};
@@ -34,7 +35,7 @@ impl Outward for SqlAction {
         &self.promise
     }
 
-    fn plan(&self, step: &str, claim: &Claim, _: &Payload, scope: &mut Scope<'_>) -> Result<Box<dyn Act>, BadExpr> {
+    fn plan(&self, step: &str, claim: &Claim, _: &Payload, scope: &mut Scope<'_>) -> Result<Box<dyn Act>, Failure> {
         let params = self.params.iter().map(|param| param.value(scope.names()));
         let params = params.collect::<Result<Vec<_>, _>>()?;
         let address = config::address(&self.address, |name| scope.house().secrets.get(name))?;
