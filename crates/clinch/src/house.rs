@@ -9,8 +9,10 @@ use crate::secrets::Secrets;
 use crate::senders::Senders;
 use crate::telemetry::Metrics;
 use crate::workspace::Versions;
+use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::egress::Egress;
-use clinch_store::{Store, StoreError};
+use clinch_core::saga::Ended;
+use clinch_store::{Conclusion, Held, LeaseRef, NewEffect, Store, StoreError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +42,23 @@ pub struct House {
 const INSIST_PAUSE: Duration = Duration::from_millis(250);
 
 impl House {
+    /// Begins the line that says that a job has ended and is undone from now on. It counts when it is concluded as is answered.
+    /// `None`: somebody else has the job now.
+    pub async fn mark_ended(
+        &self,
+        lease: LeaseRef,
+        replays: u32,
+        ended: &Ended,
+    ) -> clinch_store::Result<Option<Conclusion>> {
+        let name: Arc<str> = Ended::name(replays).into();
+        let line = NewEffect { name: name.clone(), class: Idempotency::Natural, at: ended.at };
+        if self.insist(|| self.store.intend(lease, line.clone())).await? == Held::Lost {
+            return Ok(None);
+        }
+        crate::crash::point("after_mark");
+        Ok(Some(Conclusion { name, state: EffectState::Done(ended.receipt()), at: ended.at }))
+    }
+
     /// What was done must be written down: asks until the store can write, or is gone for good, or we leave.
     pub async fn insist<T, F>(&self, verb: impl Fn() -> F) -> clinch_store::Result<T>
     where

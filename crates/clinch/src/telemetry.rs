@@ -462,7 +462,7 @@ impl Metrics {
         let outcome = match state {
             EffectState::Done(_) => "performed",
             EffectState::Unknown => "unknown",
-            EffectState::NotDone | EffectState::Open => "not_done",
+            EffectState::NotDone | EffectState::Open | EffectState::GivenUp(_) => "not_done",
         };
         let labels = ByIntegrationOutcome { integration: partner.into(), outcome: outcome.into() };
         self.effects.get_or_create(&labels).inc();

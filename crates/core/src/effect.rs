@@ -1,5 +1,6 @@
 //! The ledger's nouns: what was meant to be done outside, and what is known of it.
 
+use crate::death::Reason;
 use crate::integration::Promise;
 use crate::time::Timestamp;
 use bytes::Bytes;
@@ -75,6 +76,9 @@ pub enum EffectState {
     NotDone,
     /// It was sent and no answer came, or its worker is gone. The honest name of a gap that nobody can close.
     Unknown,
+    /// It was refused, or tried as often as it may be, while others of its job went on: not tried again before a replay.
+    /// With `UnknownOutcome` it may have been done.
+    GivenUp(Reason),
 }
 
 impl EffectState {
@@ -84,6 +88,7 @@ impl EffectState {
             EffectState::Done(_) => "done",
             EffectState::NotDone => "not_done",
             EffectState::Unknown => "unknown",
+            EffectState::GivenUp(_) => "given_up",
         }
     }
 }
@@ -123,12 +128,15 @@ pub enum Leave {
     LookUp,
     /// Its outcome is unknown and sending again could repeat it.
     Ask,
+    /// An earlier attempt gave it up, for this reason.
+    Never(Reason),
 }
 
 pub fn leave(past: Option<&Effect>, promise: &Promise, now: Timestamp) -> Leave {
     let Some(past) = past else { return Leave::Send };
     match (&past.state, promise.idempotency) {
         (EffectState::NotDone, _) => Leave::Send,
+        (EffectState::GivenUp(reason), _) => Leave::Never(*reason),
         (EffectState::Done(receipt), _) => Leave::Skip(receipt.clone()),
         (EffectState::Open | EffectState::Unknown, Idempotency::Natural) => Leave::Send,
         (EffectState::Open | EffectState::Unknown, Idempotency::Header) => {
@@ -178,6 +186,14 @@ mod tests {
         for class in [Idempotency::None, Idempotency::Lookup] {
             assert_eq!(leave(Some(&past(EffectState::NotDone)), &promise(class), NOW), Leave::Send);
             assert_eq!(leave(None, &promise(class), NOW), Leave::Send);
+        }
+    }
+
+    #[test]
+    fn c9_what_was_given_up_is_left_alone() {
+        let given_up = past(EffectState::GivenUp(Reason::TargetDown));
+        for class in [Idempotency::None, Idempotency::Header, Idempotency::Natural, Idempotency::Lookup] {
+            assert_eq!(leave(Some(&given_up), &promise(class), NOW), Leave::Never(Reason::TargetDown));
         }
     }
 

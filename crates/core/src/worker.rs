@@ -13,6 +13,8 @@ use std::time::Duration;
 
 pub const CONCURRENCY_DEFAULT: usize = 16;
 pub const CONCURRENCY_MAX: usize = 10_000;
+/// No step parts into more.
+pub const BRANCHES_MAX: usize = 20;
 pub const STEP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
@@ -28,6 +30,27 @@ pub struct Worker {
     pub steps: Vec<Step>,
 }
 
+impl Worker {
+    /// Every step, those inside branches too, as they are written.
+    pub fn all_steps(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().flat_map(|step| {
+            let inside = step.branches().iter().flat_map(|branch| &branch.steps);
+            std::iter::once(step).chain(inside)
+        })
+    }
+
+    /// Every action, those that undo others too.
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.all_steps().flat_map(|step| std::iter::once(&step.action).chain(&step.compensate))
+    }
+
+    /// The branch that a step of this name is inside of, if it is in one.
+    pub fn branch_of(&self, step: &str) -> Option<&Branch> {
+        let mut branches = self.steps.iter().flat_map(Step::branches);
+        branches.find(|branch| branch.steps.iter().any(|own| *own.name == *step))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Trigger {
     Queue(String),
@@ -41,6 +64,27 @@ pub struct Step {
     /// Runs only when this is true; without it, always.
     pub when: Option<Expr>,
     pub action: Action,
+    /// Undoes it when the job ends for good after it was done: an action that does something outside.
+    pub compensate: Option<Action>,
+}
+
+impl Step {
+    pub fn branches(&self) -> &[Branch] {
+        match &self.action {
+            Action::Parallel(branches) => branches,
+            _ => &[],
+        }
+    }
+}
+
+/// Steps that run in order, beside those of other branches. One step alone is a branch of its own name.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    pub name: Arc<str>,
+    /// Runs only when this is true; without it, always.
+    pub when: Option<Expr>,
+    /// Never empty, and none of them parts again.
+    pub steps: Vec<Step>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +99,8 @@ pub enum Action {
     Setnx(SetnxAction),
     Sql(Box<SqlAction>),
     Send(Box<SendAction>),
+    /// 1 to `BRANCHES_MAX`, side by side.
+    Parallel(Vec<Branch>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
     NotYet(&'static str),
 }

@@ -194,7 +194,7 @@ impl From<&clinch_core::effect::Effect> for Effect {
             answer_status: match &effect.state {
                 // What a person took as done was answered by nobody.
                 EffectState::Done(receipt) => Some(receipt.status).filter(|status| *status > 0),
-                EffectState::Open | EffectState::NotDone | EffectState::Unknown => None,
+                EffectState::Open | EffectState::NotDone | EffectState::Unknown | EffectState::GivenUp(_) => None,
             },
         }
     }

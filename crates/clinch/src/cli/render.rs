@@ -157,7 +157,7 @@ pub fn state_style(state: &str) -> Style {
     let color = match state {
         "success" | "done" | "accepted" => AnsiColor::Green,
         "dead" | "conflict" => AnsiColor::Red,
-        "waiting" | "retrying" | "unknown" | "open" => AnsiColor::Yellow,
+        "waiting" | "retrying" | "unknown" | "open" | "given_up" => AnsiColor::Yellow,
         "running" | "replay" => AnsiColor::Cyan,
         _ => return Style::new(),
     };

@@ -3,10 +3,12 @@
 use crate::house::House;
 use crate::telemetry::{ByFlow, Label};
 use clinch_core::attempt::{Outcome, Past, verdict};
-use clinch_core::effect::EffectState;
+use clinch_core::effect::{Effect, EffectState};
+use clinch_core::fanout::{Begun, Life, begun};
+use clinch_core::job::Change;
 use clinch_core::retry::RetryPolicy;
+use clinch_core::saga::{self, Ended};
 use clinch_store::{Claim, Conclusion, Held, Settlement};
-use std::sync::Arc;
 use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -44,17 +46,39 @@ async fn round(house: &House) -> clinch_store::Result<()> {
 
 async fn settle(house: &House, claim: &Claim) -> clinch_store::Result<()> {
     let now = house.clock.now();
-    let open = claim.effects.iter().find(|effect| effect.state == EffectState::Open);
-    let outcome = Outcome::Lost { open: open.map(|effect| effect.class) };
     let workspace = house.versions.get(claim.version, &*house.store).await?;
-    let retry = workspace
-        .as_deref()
-        .and_then(|workspace| workspace.worker_for(&claim.queue))
-        .map(|worker| worker.retry.clone());
-    let past = Past { failures: claim.failures, first_attempt_at: claim.first_attempt_at.unwrap_or(now) };
-    let change = verdict(&outcome, past, &retry.unwrap_or_else(RetryPolicy::default), now, house.clock.dice());
-    let conclusion =
-        open.map(|effect| Conclusion { name: Arc::from(effect.name.as_str()), state: EffectState::Unknown, at: now });
+    let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&claim.queue));
+    let life = Life { replays: claim.replays, failures: claim.failures, began: claim.first_attempt_at };
+    let Begun { open: class, failures } = begun(worker, &claim.effects, life);
+    let outcome = Outcome::Lost { open: class };
+    let undoing_since = Ended::of(&claim.effects, claim.replays).map(|ended| ended.at);
+    let past = Past {
+        failures: failures.unwrap_or(claim.failures),
+        first_attempt_at: undoing_since.or(claim.first_attempt_at).unwrap_or(now),
+    };
+    let retry = worker.map_or_else(RetryPolicy::default, |worker| worker.retry.clone());
+    let mut change = verdict(&outcome, past, &retry, now, house.clock.dice());
+    let mut opened = claim.effects.iter().filter(|effect| effect.state == EffectState::Open);
+    let open = opened.next();
+    let closed = |effect: &Effect| {
+        let state = if saga::is_end(&effect.name) { EffectState::NotDone } else { EffectState::Unknown };
+        Conclusion { name: effect.name.as_str().into(), state, at: now }
+    };
+    // Branches may have begun several; the end of the attempt carries one.
+    for other in opened {
+        if house.store.conclude(claim.lease, closed(other)).await? == Held::Lost {
+            return Ok(());
+        }
+    }
+    let mut conclusion = open.map(closed);
+    if let Change::Buried { reason, .. } = change
+        && worker.is_some_and(|worker| saga::ends_in_undoing(worker, &claim.effects, claim.replays))
+    {
+        let error = outcome.failure().map_or(String::new(), |failure| failure.error);
+        let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
+        let Some(line) = house.mark_ended(claim.lease, claim.replays, &ended).await? else { return Ok(()) };
+        (change, conclusion) = (Change::Retried { run_at: now }, Some(line));
+    }
     let started_at = open.map_or(now, |effect| effect.changed_at);
     let settlement = Settlement::of(&outcome, change, started_at, now, conclusion);
     if house.store.settle(claim.lease, settlement).await? == Held::Held {

@@ -1,8 +1,10 @@
 //! One attempt of one job: run its steps in order, skip what is done, settle.
 
 use super::end::{End, StepEnd};
+use super::fanout::{self, Ground};
 use super::lease::Leases;
 use super::lookup::{Found, look_up};
+use super::saga;
 use super::scope::Scope;
 use super::steps::delay::{self, Stand};
 use super::steps::{self, Inward, Kind, setnx};
@@ -15,12 +17,13 @@ use clinch_core::config::Workspace;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Leave, leave};
 use clinch_core::expr::BadExpr;
-use clinch_core::job::{Ending, Waits};
+use clinch_core::job::{Change, Ending, Waits};
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
+use clinch_core::saga::{Ended, in_doubt, renewed};
 use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::{DelayAction, SetnxAction, Step, Worker};
+use clinch_core::worker::{Action, DelayAction, SetnxAction, Step, Worker};
 use clinch_store::{Claim, Conclusion, Held, NewEffect, Settlement};
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,19 +95,32 @@ async fn steps_of(
         return Ok(Some(End::refused(Reason::BadPayload, payload.about.mismatch.to_string(), "")));
     }
     let mut scope = Scope::new(house, claim, &payload, workspace);
+    let ground = Ground { house, gate, leases, claim, payload: &payload, retry: &worker.retry };
+    if let Some(ended) = Ended::of(&claim.effects, claim.replays) {
+        return saga::undo(ground, worker, ended, &mut scope).await;
+    }
+    if !in_doubt(worker, &claim.effects).is_empty() {
+        return saga::resolve(ground, worker, &mut scope).await;
+    }
     let mut ending = Ending::Noop;
     for (at, step) in worker.steps.iter().enumerate() {
         if house.stop.is_cancelled() {
             return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
         }
-        match run_step(house, gate, leases, claim, step, &payload, &mut scope).await? {
+        let ended = match &step.action {
+            Action::Parallel(branches) => fanout::part(ground, step, branches, &mut scope).await?,
+            _ => run_step(house, gate, leases, claim, step, &payload, &mut scope).await?,
+        };
+        match ended {
             StepEnd::LeftOut => continue,
+            StepEnd::Together => {}
             StepEnd::Computed(output) => scope.add_computed(&step.name, output),
             StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
             StepEnd::Done(_, conclusion) if at + 1 == worker.steps.len() => {
                 // The last result and the end of the job are one change.
                 let outcome = Outcome::Succeeded(Ending::Success);
-                return Ok(Some(End { outcome, step: (&step.name).into(), conclusion: Some(conclusion) }));
+                let end = End::of(outcome, &step.name);
+                return Ok(Some(End { conclusion: Some(conclusion), ..end }));
             }
             StepEnd::Done(receipt, conclusion) => {
                 if house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost {
@@ -113,7 +129,10 @@ async fn steps_of(
                 crate::crash::point("after_conclude");
                 scope.add_output(&step.name, &receipt);
             }
-            StepEnd::Over(end) => return Ok(Some(end)),
+            StepEnd::Over(end) => {
+                let undo = saga::has_to_undo(worker, &end, &scope);
+                return Ok(Some(End { undo, ..end }));
+            }
             StepEnd::TakenOver => return Ok(None),
         }
         ending = Ending::Success;
@@ -121,7 +140,7 @@ async fn steps_of(
     Ok(Some(End::of(Outcome::Succeeded(ending), "")))
 }
 
-async fn run_step(
+pub async fn run_step(
     house: &House,
     gate: &Gate,
     leases: &Leases,
@@ -130,6 +149,9 @@ async fn run_step(
     payload: &Payload,
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<StepEnd> {
+    // What was undone is done again under another name.
+    let again = renewed(step, &claim.effects).map(|name| Step { name, ..step.clone() });
+    let step = again.as_ref().unwrap_or(step);
     let name = &step.name;
     scope.begin(name);
     let missing =
@@ -153,6 +175,10 @@ async fn run_step(
     match leave(past, action.promise(), house.clock.now()) {
         Leave::Send => {}
         Leave::Ask => return Ok(StepEnd::Over(End::ask(house.clock.now(), name))),
+        Leave::Never(reason) => {
+            let why = format!("step `{name}` was given up: {}", reason.meaning());
+            return Ok(StepEnd::Over(End::refused(reason, why, name)));
+        }
         Leave::LookUp => match look_up(house, gate, claim, step, action, scope).await? {
             Found::NotDone => {}
             Found::Over(end) => return Ok(end),
@@ -193,12 +219,12 @@ async fn run_step(
     let outcome = match passed.conclusion.state {
         EffectState::Done(_) => "ok",
         EffectState::Unknown => "unknown",
-        EffectState::NotDone | EffectState::Open => "failed",
+        EffectState::NotDone | EffectState::Open | EffectState::GivenUp(_) => "failed",
     };
     count_step(house, claim, name, outcome, began);
     Ok(match passed.result {
         Ok(receipt) => StepEnd::Done(receipt, passed.conclusion),
-        Err(outcome) => StepEnd::Over(End { outcome, step: name.into(), conclusion: Some(passed.conclusion) }),
+        Err(outcome) => StepEnd::Over(End { conclusion: Some(passed.conclusion), ..End::of(outcome, name) }),
     })
 }
 
@@ -301,9 +327,25 @@ fn unread(house: &House, why: NotOpened) -> End {
 pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     let Performed { started_at, end, retry } = performed;
     let (job, now) = (claim.lease.job, house.clock.now());
-    let past = Past { failures: claim.failures, first_attempt_at: claim.first_attempt_at.unwrap_or(started_at) };
-    let change = verdict(&end.outcome, past, &retry, now, house.clock.dice());
-    let settlement = Settlement::of(&end.outcome, change, started_at, now, end.conclusion);
+    let failures = end.failures.unwrap_or(claim.failures);
+    let first_attempt_at = end.since.or(claim.first_attempt_at).unwrap_or(started_at);
+    let past = Past { failures, first_attempt_at };
+    let mut change = verdict(&end.outcome, past, &retry, now, house.clock.dice());
+    let mut conclusion = end.conclusion;
+    if let Change::Buried { reason, .. } = change
+        && end.undo
+        && reason != Reason::UnknownOutcome
+    {
+        let error = end.outcome.failure().map_or(String::new(), |failure| failure.error);
+        let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
+        conclusion = match saga::mark(house, claim, conclusion, &ended).await {
+            Ok(Some(line)) => Some(line),
+            Ok(None) => return tracing::info!(job.id = %job, "{job} was taken over before it could be undone"),
+            Err(error) => return tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
+        };
+        change = Change::Retried { run_at: now };
+    }
+    let settlement = Settlement::of(&end.outcome, change, started_at, now, conclusion);
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
         Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
         Ok(Held::Lost) => tracing::info!(job.id = %job, "{job} was taken over before it could be settled"),
@@ -312,7 +354,12 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
 }
 
 fn count_step(house: &House, claim: &Claim, step: &Arc<str>, outcome: &'static str, began: Timestamp) {
-    let labels = ByFlowStepOutcome { flow: (&claim.flow).into(), step: step.into(), outcome: outcome.into() };
+    // However often it was done again, it is one step.
+    let step = match step.split_once('@') {
+        Some((step, _)) => Label::from(&Arc::from(step)),
+        None => step.into(),
+    };
+    let labels = ByFlowStepOutcome { flow: (&claim.flow).into(), step, outcome: outcome.into() };
     house.metrics.step_attempts.get_or_create(&labels).inc();
     house.metrics.step_seconds.get_or_create(&labels).observe(house.clock.now().since(began).as_secs_f64());
 }

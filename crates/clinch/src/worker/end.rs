@@ -15,11 +15,27 @@ pub struct End {
     /// The step in which it ended, for the metrics.
     pub step: Label,
     pub conclusion: Option<Conclusion>,
+    /// How often it has failed before, where that is not how often the job has.
+    pub failures: Option<u32>,
+    /// From when on the retry policy counts, where that is not the job's first attempt.
+    pub since: Option<Timestamp>,
+    /// One of its effects may have been done, or not.
+    pub is_unclear: bool,
+    /// If this is the end of the job, there is something to undo.
+    pub undo: bool,
 }
 
 impl End {
     pub fn of(outcome: Outcome, step: impl Into<Label>) -> End {
-        End { outcome, step: step.into(), conclusion: None }
+        End {
+            outcome,
+            step: step.into(),
+            conclusion: None,
+            failures: None,
+            since: None,
+            is_unclear: false,
+            undo: false,
+        }
     }
 
     pub fn refused(reason: Reason, error: String, step: impl Into<Label>) -> End {
@@ -40,6 +56,8 @@ impl End {
 pub enum StepEnd {
     /// Its condition was false.
     LeftOut,
+    /// Its branches are done, and their results are in the scope.
+    Together,
     /// It only computed this.
     Computed(Value),
     /// An earlier attempt did it.

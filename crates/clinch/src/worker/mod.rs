@@ -3,9 +3,11 @@
 mod attempt;
 mod crew;
 mod end;
+mod fanout;
 mod lease;
 mod lookup;
 mod pool;
+mod saga;
 mod scope;
 mod share;
 mod steps;

@@ -26,6 +26,26 @@ impl<'a> Scope<'a> {
         Scope { claim, payload, workspace, house, names: None, outputs: Vec::new(), step: None }
     }
 
+    /// For a branch: what it adds is not seen by others before they come together again.
+    pub fn child(&self) -> Scope<'a> {
+        Scope { names: self.names.clone(), outputs: self.outputs.clone(), step: self.step.clone(), ..*self }
+    }
+
+    /// Takes over what a branch has added.
+    pub fn merge(&mut self, child: Scope<'a>, had: usize) {
+        for (step, about) in child.outputs.into_iter().skip(had) {
+            self.add(&step, about);
+        }
+    }
+
+    pub fn has_output(&self, step: &str) -> bool {
+        self.outputs.iter().any(|(name, _)| name == step)
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
     /// What the event's bytes are, as far as is known.
     pub fn content_type(&self) -> &'a str {
         let is_raw = |source: &&Source| source.name == self.payload.about.source && source.content == Content::Raw;

@@ -12,6 +12,7 @@ use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::integration::WRAPPED_FOR_DEFAULT;
 use clinch_core::job::Waits;
 use clinch_core::key::{IdempotencyKey, Pepper};
+use clinch_core::saga;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::Step;
 use clinch_store::{CallAsk, CallEnd, Called, Claim, Conclusion, Held, NewEffect};
@@ -51,6 +52,8 @@ pub async fn begin(
         None => Ok(scope.names().get("key").and_then(|key| key.as_str()).unwrap_or_default().to_string()),
     };
     let written = match written {
+        // What undoes a step, or does it again, is another call than the first one was.
+        Ok(written) if !written.is_empty() && saga::step_of(name) != &**name => format!("{written} {name}"),
         Ok(written) if !written.is_empty() => written,
         Ok(_) => {
             let why = format!("step `{name}`: the key that the call is remembered under is empty");
@@ -119,7 +122,7 @@ impl Turn {
                 CallEnd::Done(answer.encode().into())
             }
             EffectState::Unknown => CallEnd::Unknown,
-            EffectState::NotDone | EffectState::Open => CallEnd::NotDone,
+            EffectState::NotDone | EffectState::Open | EffectState::GivenUp(_) => CallEnd::NotDone,
         };
         house.insist(|| house.store.end_call(self.key, self.number, end.clone())).await.map(|_| ())
     }

@@ -10,6 +10,7 @@ use clinch_store::sqlite::{Report, verify};
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -81,6 +82,18 @@ impl World {
     pub async fn with_roles(roles: Roles, files: &[(&str, &str)]) -> World {
         let mut world = World::unopened(&[&USUAL, files].concat()).await;
         world.open(roles).await;
+        world.token = world.app().new_token.clone().expect("the first start makes a token");
+        world
+    }
+
+    /// On a database, which is encrypted as those of several nodes are.
+    pub async fn on(database: String, files: &[(&str, &str)]) -> World {
+        let mut world = World::unopened(&[&USUAL, files].concat()).await;
+        let keys = world.dir.path().join(clinch::encryption::KEY_FILE);
+        std::fs::write(&keys, crate::nodes::KEY).unwrap();
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(0o600)).unwrap();
+        world.write("clinch.yml", &format!("encryption: {{file: '{}'}}\n", keys.display()));
+        world.open_with(Options { store: Some(database), ..world.options(Roles::ALL) }).await;
         world.token = world.app().new_token.clone().expect("the first start makes a token");
         world
     }

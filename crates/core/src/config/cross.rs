@@ -6,7 +6,7 @@ use super::problem::{Code, Problem, position, shown};
 use super::queues_file::QueuesFile;
 use super::read::Spot;
 use super::source::SourceFile;
-use super::worker_file::{WorkerFile, attempt_max, delays};
+use super::worker_file::{WorkerFile, attempt_max, delays, undoing};
 use crate::message::{Channel, MessageTemplate};
 use crate::schema::Schema;
 use crate::time::human;
@@ -223,6 +223,7 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
         let consumers = flow.queues.iter().filter_map(|queue| Some((queue, consumer(parts, &queue.value)?)));
         let horizons = consumers.map(|(queue, worker)| {
             let horizon = worker.retry.horizon(attempt_max(worker)).saturating_add(delays(worker));
+            let horizon = horizon.saturating_add(undoing(worker));
             (horizon.saturating_add(delay(parts, flow, &queue.value)), worker)
         });
         let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
@@ -396,7 +397,7 @@ fn unknown_templates(parts: &Parts<'_>) -> Vec<Problem> {
 fn unfit_templates(parts: &Parts<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     for file in &parts.workers {
-        let steps = file.worker.iter().flat_map(|worker| &worker.steps);
+        let steps = file.worker.iter().flat_map(Worker::all_steps);
         for step in steps {
             let Action::Send(send) = &step.action else { continue };
             let Some(template) = parts.templates.get(&send.template) else { continue };

@@ -711,12 +711,82 @@ static WORKER_STEP: Shape = Shape {
         &[
             may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
             may("queue", Kind::Tree, "Another queue. Not run yet."),
+            may("parallel", Kind::List(&Kind::Map(&BRANCH)), "Branches that run side by side; 20 at most."),
         ],
+        COMPENSATE,
         KINDS,
         SCRIPT,
         LATER,
     ],
-    choices: &[NAME_CHOICE, one_action("add `http:` and below it `url: https://…`")],
+    choices: &[NAME_CHOICE, one_action(ONE_REQUEST)],
+};
+
+const ONE_REQUEST: &str = "add `http:` and below it `url: https://…`";
+
+static BRANCH: Shape = Shape {
+    name: "branch",
+    doc: "What runs beside other branches: one step, or steps of its own in order.",
+    fields: &[
+        INSIDE[0],
+        INSIDE[1],
+        &[may("steps", Kind::List(&Kind::Map(&BRANCH_STEP)), "Its steps, in order.")],
+        INSIDE[2],
+        INSIDE[3],
+        INSIDE[4],
+        INSIDE[5],
+    ],
+    choices: &[
+        NAME_CHOICE,
+        Choose {
+            keys: OF_BRANCHES,
+            none: "this branch does nothing",
+            two: "a branch does one thing",
+            ..one_action(ONE_REQUEST)
+        },
+    ],
+};
+
+static BRANCH_STEP: Shape = Shape {
+    name: "branch_step",
+    doc: "One thing that a branch does.",
+    fields: INSIDE,
+    choices: &[NAME_CHOICE, one_action(ONE_REQUEST)],
+};
+
+/// What a step inside a branch may have.
+const INSIDE: &[&[Field]] = &[
+    STEP_NAME,
+    &[
+        may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
+        may("queue", Kind::Tree, "Another queue. Not run yet."),
+        may("parallel", Kind::Tree, "Not inside a branch."),
+    ],
+    KINDS,
+    SCRIPT,
+    LATER,
+    COMPENSATE,
+];
+
+const COMPENSATE: &[Field] =
+    &[may("compensate", Kind::Map(&COMPENSATION), "Undoes it when the job ends for good after it was done.")];
+
+static COMPENSATION: Shape = Shape {
+    name: "compensation",
+    doc: "What undoes a step: an action, spelt as that of a step. It may read the step's own output.",
+    fields: &[
+        &[
+            may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
+            may("sql", Kind::Map(&SQL), "A statement for a database, run once."),
+        ],
+        SCRIPT,
+    ],
+    choices: &[Choose {
+        keys: &["http", "sql", "uses"],
+        need: Need::Required,
+        none: "this undoes nothing",
+        two: "one thing undoes a step",
+        help: ONE_REQUEST,
+    }],
 };
 
 static HTTP_ACTION: Shape = Shape {
@@ -768,6 +838,8 @@ const IN_WORKERS: &[Field] = &[
     may("setnx", Kind::Tree, "Not run yet at the edge."),
     may("sql", Kind::Tree, "Not run yet at the edge."),
     may("send_template", Kind::Tree, "Not run yet at the edge."),
+    may("parallel", Kind::Tree, "Not run yet at the edge."),
+    may("compensate", Kind::Tree, "Not run yet at the edge."),
 ];
 
 static VALIDATE: Shape = Shape {
@@ -880,7 +952,13 @@ const STEP_NAME: &[Field] = &[
 ];
 
 /// Of these a step has exactly one.
-pub(super) const ACTIONS: &[&str] = &[
+pub(super) const ACTIONS: &[&str] = match OF_BRANCHES.split_last() {
+    Some((_, actions)) => actions,
+    None => &[],
+};
+
+/// Of these a branch has exactly one: an action, or steps.
+const OF_BRANCHES: &[&str] = &[
     "http",
     "queue",
     "uses",
@@ -896,12 +974,12 @@ pub(super) const ACTIONS: &[&str] = &[
     "policy",
     "approval",
     "parallel",
-    "compensate",
+    "steps",
 ];
 
 /// Those that this version runs.
 pub(super) const RUN: &[&str] =
-    &["http", "uses", "transform", "validate", "enrich", "delay", "setnx", "sql", "send_template"];
+    &["http", "uses", "transform", "validate", "enrich", "delay", "setnx", "sql", "send_template", "parallel"];
 
 /// These go with an action and change what it does.
 pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
@@ -940,8 +1018,6 @@ const LATER: &[Field] = &[
     may("rate_limit", Kind::Tree, "How fast it may go. Not run yet."),
     may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
     may("approval", Kind::Tree, "Asks a person. Not run yet."),
-    may("parallel", Kind::Tree, "Steps side by side. Not run yet."),
-    may("compensate", Kind::Tree, "Undoes what was done. Not run yet."),
 ];
 
 const NAME_CHOICE: Choose = Choose {

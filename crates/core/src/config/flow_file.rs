@@ -144,7 +144,7 @@ fn read_enqueue(step: Reader<'_>) -> Option<Enqueue> {
 
 /// At the edge this version only puts jobs into queues, always and once.
 fn refusal(step: Reader<'_>) -> Option<Problem> {
-    let later = ACTIONS.iter().filter(|action| **action != "queue").chain(MODIFIERS).chain(&["if"]);
+    let later = ACTIONS.iter().filter(|action| **action != "queue").chain(MODIFIERS).chain(&["if", "compensate"]);
     let (key, _) = later.filter_map(|name| step.node.entry(name)).min_by_key(|(key, _)| key.span.start)?;
     let step = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
     let said = format!("step{step} of a flow uses `{}`, which this version of clinch cannot run yet", key.text);

@@ -150,7 +150,7 @@ impl Workspace {
 
     /// Everybody whom its steps may call.
     pub fn partners(&self) -> impl Iterator<Item = &Arc<Integration>> {
-        let called = self.workers.iter().flat_map(|worker| &worker.steps).filter_map(|step| match &step.action {
+        let called = self.workers.iter().flat_map(Worker::actions).filter_map(|action| match action {
             Action::Http(http) => Some(&http.partner),
             Action::Sql(sql) => Some(&sql.partner),
             Action::Script(script) => Some(&script.partner),
@@ -164,7 +164,7 @@ impl Workspace {
 
     /// The files that its steps look addresses up in.
     pub fn geoip_files(&self) -> BTreeSet<&str> {
-        let steps = self.workers.iter().flat_map(|worker| &worker.steps);
+        let steps = self.workers.iter().flat_map(Worker::all_steps);
         steps
             .filter_map(|step| match &step.action {
                 Action::Geoip(geoip) => Some(&*geoip.database),

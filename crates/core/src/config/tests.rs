@@ -174,8 +174,6 @@ fn every_later_kind_of_step_loads_in_both_spellings() {
         "{name: a, queue: {name: other, body_from: item.body}}",
         "{name: a, policy: x}",
         "{name: a, approval: {by: x}}",
-        "{name: a, parallel: []}",
-        "{name: a, compensate: x}",
         "{name: a, http: {url: 'https://a.b'}, foreach: body.items, rate_limit: {per_integration: 5/min}}",
     ] {
         let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
@@ -183,6 +181,208 @@ fn every_later_kind_of_step_loads_in_both_spellings() {
         assert_eq!(workspace.refusals().len(), 1, "{step}");
         assert!(matches!(workspace.workers[0].steps[0].action, Action::NotYet(_)), "{step}");
     }
+}
+
+const PARTED: &str = "\
+name: post
+consumes: {queue: orders}
+retry: {max_attempts: 2}
+run:
+  - name: first
+    http: {url: 'https://a.b', timeout: 1s}
+  - name: everywhere
+    parallel:
+      - name: crm
+        http: {url: 'https://crm.b/{{ steps.first.output.id }}', timeout: 20s, headers: {x: '${secrets.CRM}'}}
+      - name: analytics
+        if: body.tracked
+        steps:
+          - name: shape
+            transform: {of: '{{ body.id }}'}
+          - name: rest
+            delay: 10m
+          - name: track
+            http: {url: 'https://stats.b', body_from: steps.shape.output, timeout: 30s}
+  - name: after
+    http: {url: 'https://a.b/{{ steps.crm.output.id }}/{{ steps.track.output.id }}', timeout: 5s}
+";
+
+#[test]
+fn c9_a_branch_is_a_step_or_has_steps_of_its_own() {
+    let files = with(&[("workers/post.yml", PARTED)]);
+    assert_eq!(told(&files), Vec::<String>::new());
+    let workspace = loaded(&files);
+    let worker = &workspace.workers[0];
+    let names = |steps: &[crate::worker::Step]| steps.iter().map(|step| step.name.to_string()).collect::<Vec<_>>();
+    let branches = worker.steps[1].branches();
+    let found: Vec<_> = branches.iter().map(|branch| (&*branch.name, names(&branch.steps))).collect();
+    assert_eq!(
+        found,
+        [("crm", vec!["crm".into()]), ("analytics", vec!["shape".into(), "rest".into(), "track".into()])]
+    );
+    assert_eq!(worker.all_steps().count(), 7);
+    assert_eq!(worker.branch_of("track").map(|branch| &*branch.name), Some("analytics"));
+    assert!(worker.branch_of("after").is_none());
+    assert!(workspace.secrets.contains("CRM"), "{:?}", workspace.secrets);
+    // The longest branch counts: two attempts of 1s + 30s + 5s, a pause of 2s, and 10 minutes of waiting.
+    let flow = FLOW.replace("48h", "10m");
+    let short = with(&[("workers/post.yml", PARTED), ("flows/intake.yml", &flow)]);
+    assert!(told(&short)[0].contains("may retry a job for 12m"), "{:?}", told(&short));
+}
+
+/// The parted worker with one piece of its text replaced has exactly this problem.
+fn check_parted(from: &str, to: &str, place: &str, code: Code, said: &str, help: &str) {
+    assert!(PARTED.contains(from), "{from}");
+    let worker = PARTED.replacen(from, to, 1);
+    check(&with(&[("workers/post.yml", &worker)]), &format!("workers/post.yml:{place}"), code, said, help);
+}
+
+#[test]
+fn c9_branches_read_what_ran_before_and_nothing_of_each_other() {
+    let beside = "step `track` reads `steps.crm`, which runs beside it in another branch";
+    let help = "read it in a step after the `parallel`";
+    check_parted(
+        "body_from: steps.shape.output",
+        "body_from: steps.crm.output",
+        "19:55",
+        Code::UnknownStep,
+        beside,
+        help,
+    );
+    check_parted(
+        "if: body.tracked",
+        "if: steps.shape.output",
+        "12:13",
+        Code::UnknownStep,
+        "has not run by then",
+        "above",
+    );
+    let within = "reads `steps.everywhere`, which has steps inside and no output";
+    check_parted("steps.track.output.id", "steps.everywhere.id", "21:59", Code::UnknownStep, within, "inside it");
+    check_parted(
+        "steps.track.output.id",
+        "steps.trak.output.id",
+        "21:59",
+        Code::UnknownStep,
+        "no step has the name",
+        "steps.track",
+    );
+    check_parted(
+        "name: rest",
+        "name: crm",
+        "16:19",
+        Code::DuplicateName,
+        "two steps have the name `crm`",
+        "of its own",
+    );
+}
+
+#[test]
+fn c9_branches_do_not_part_again_and_are_not_too_many() {
+    let nested = "parallel: [{name: a, http: {url: 'https://a.b'}}]";
+    let help = "add its branches to the outer";
+    check_parted("delay: 10m", nested, "17:13", Code::EitherOr, "inside a branch of another", help);
+    let step = "http: {url: 'https://crm.b/{{ steps.first.output.id }}', timeout: 20s, headers: {x: '${secrets.CRM}'}}";
+    check_parted(step, nested, "10:9", Code::EitherOr, "inside a branch of another", help);
+    check_parted(
+        "if: body.tracked",
+        "timeout: 5s",
+        "12:9",
+        Code::EitherOr,
+        "`timeout` does not go with `steps`",
+        "move",
+    );
+    let many: String = (0..21).map(|at| format!("{{name: b{at}, http: {{url: 'https://a.b'}}}}, ")).collect();
+    let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - name: all\n    parallel: [{many}]\n");
+    let files = with(&[("workers/post.yml", &worker)]);
+    check(&files, "workers/post.yml:5:5", Code::OutOfRange, "`parallel` has 21 branches", "at most 20");
+    let later = with(&[("workers/post.yml", &PARTED.replace("delay: 10m", "approval: {by: x}"))]);
+    assert_eq!(loaded(&later).refusals().len(), 1, "what cannot be run is found inside branches too");
+}
+
+const UNDONE: &str = "\
+name: post
+consumes: {queue: orders}
+retry: {max_attempts: 1}
+run:
+  - name: reserve
+    http: {url: 'https://a.b', timeout: 1s}
+    compensate:
+      http: {url: 'https://a.b/{{ steps.reserve.output.id }}', timeout: 90m, headers: {x: '${secrets.UNDO}'}}
+  - name: mail
+    uses: bash
+    script: mail
+    compensate: {uses: bash, script: unmail, env: {ID: '{{ steps.reserve.output.id }}'}}
+  - name: last
+    http: {url: 'https://a.b'}
+";
+
+#[test]
+fn c13_a_step_may_say_what_undoes_it() {
+    let files = with(&[("workers/post.yml", UNDONE)]);
+    assert_eq!(told(&files), Vec::<String>::new());
+    let workspace = loaded(&files);
+    let undo = |at: usize| workspace.workers[0].steps[at].compensate.as_ref();
+    assert!(
+        matches!(undo(0), Some(Action::Http(_))) && matches!(undo(1), Some(Action::Script(_))) && undo(2).is_none()
+    );
+    assert!(workspace.secrets.contains("UNDO"), "{:?}", workspace.secrets);
+    assert_eq!(workspace.runtimes.len(), 2);
+    // A key is remembered until everything is undone.
+    let flow = FLOW.replace("48h", "1h");
+    let short = with(&[("workers/post.yml", UNDONE), ("flows/intake.yml", &flow)]);
+    assert!(told(&short)[0].contains("may retry a job for 92m"), "{:?}", told(&short));
+}
+
+#[test]
+fn c13_what_undoes_a_step_is_checked_like_a_step() {
+    let check = |from: &str, to: &str, place: &str, code: Code, said: &str, help: &str| {
+        assert!(UNDONE.contains(from), "{from}");
+        let worker = UNDONE.replacen(from, to, 1);
+        check(&with(&[("workers/post.yml", &worker)]), &format!("workers/post.yml:{place}"), code, said, help);
+    };
+    let later = "reads `steps.last`, which has not run by then";
+    check(
+        "{{ steps.reserve.output.id }}', timeout",
+        "{{ steps.last.output.id }}', timeout",
+        "8:35",
+        Code::UnknownStep,
+        later,
+        "above",
+    );
+    check(
+        "{uses: bash, script: unmail",
+        "{uses: bash",
+        "12:18",
+        Code::MissingKey,
+        "`uses` needs a `script`",
+        "add `script",
+    );
+    check(
+        "{uses: bash, script: unmail, env: {ID: '{{ steps.reserve.output.id }}'}}",
+        "{http: {url: /x}}",
+        "12:30",
+        Code::BadUrl,
+        "path of nobody",
+        "whole URL",
+    );
+    check(
+        "compensate: {uses: bash, script: unmail, env: {ID: '{{ steps.reserve.output.id }}'}}",
+        "compensate: {timeout: 2h}",
+        "12:5",
+        Code::MissingKey,
+        "this undoes nothing",
+        "add `http:`",
+    );
+    let inward = "transform: {a: 1}\n    compensate: {http: {url: 'https://a.b'}}";
+    check(
+        "http: {url: 'https://a.b'}\n",
+        &format!("{inward}\n"),
+        "15:5",
+        Code::EitherOr,
+        "does not go with `transform`",
+        "remove",
+    );
 }
 
 #[test]
@@ -896,7 +1096,7 @@ fn p10_a_list_has_only_so_many_items() {
 
 /// Files in which some bytes were changed, moved or cut: the way files go wrong.
 pub(super) fn mutated() -> impl Strategy<Value = Files> {
-    let texts = [INGEST, UPSERT, REPLAY, TUTORIAL_QUEUES, FLOW, WORKER, QUEUES, REDIS];
+    let texts = [INGEST, UPSERT, REPLAY, TUTORIAL_QUEUES, FLOW, WORKER, PARTED, UNDONE, QUEUES, REDIS];
     let paths = ["clinch.yml", "flows/a.yml", "queues.yml", "workers/a.yml"];
     let scraps = prop::sample::select(vec![
         "",

@@ -17,8 +17,8 @@ use crate::phone::Strictness;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
 use crate::script::{Isolation, MEMORY_DEFAULT, Runtime, ScriptAction, fingerprint};
 use crate::worker::{
-    Action, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PhoneAction, STEP_TIMEOUT_DEFAULT,
-    SendAction, SetnxAction, SqlAction, Step, Trigger, ValidateAction, Worker,
+    Action, BRANCHES_MAX, Branch, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PhoneAction,
+    STEP_TIMEOUT_DEFAULT, SendAction, SetnxAction, SqlAction, Step, Trigger, ValidateAction, Worker,
 };
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -56,42 +56,63 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
         trigger_is_known: consumes.is_some() || reader.has("schedule"),
         consumes,
         dead_letters: reader.map("retry").and_then(|retry| retry.spot("on_exhausted", dead_letters)),
-        step_names: reader.maps("run").filter_map(|step| step.step_name()).collect(),
+        step_names: named(reader).filter_map(|step| step.step_name()).collect(),
         called: called(reader),
         databases: databases(reader),
         templates: templates_named(reader),
         schemas: schemas(reader),
-        runtimes: reader.maps("run").filter_map(|step| step.spot("uses", value::runtime)).collect(),
+        runtimes: acts(reader).filter_map(|step| step.spot("uses", value::runtime)).collect(),
         worker: read_worker(reader, integrations),
         refusals: refusals(reader),
     };
     let mut found = unknown_steps(reader, &file.step_names);
-    found.extend(reader.maps("run").flat_map(misplaced_details));
-    found.extend(reader.maps("run").filter_map(no_script));
-    found.extend(reader.maps("run").filter_map(|step| path_of_nobody(step, integrations)));
-    found.extend(reader.maps("run").filter_map(|step| no_database(step, integrations)));
-    found.extend(reader.maps("run").filter_map(|step| no_channel(step, integrations)));
+    found.extend(reader.maps("run").flat_map(parted_wrongly));
+    found.extend(named(reader).flat_map(misplaced_details));
+    found.extend(named(reader).filter_map(nothing_to_undo));
+    found.extend(named(reader).filter_map(|step| step.map("compensate")).flat_map(misplaced_details));
+    found.extend(acts(reader).filter_map(no_script));
+    found.extend(acts(reader).filter_map(|step| path_of_nobody(step, integrations)));
+    found.extend(acts(reader).filter_map(|step| no_database(step, integrations)));
+    found.extend(acts(reader).filter_map(|step| no_channel(step, integrations)));
     found.into_iter().for_each(|problem| report.add(problem));
     file
 }
 
+/// Everything in a worker that has a name: its steps, the branches of these, and the steps in them.
+fn named<'a>(worker: Reader<'a>) -> impl Iterator<Item = Reader<'a>> + Clone {
+    worker.maps("run").flat_map(|step| {
+        let branches = step.maps("parallel").flat_map(|branch| std::iter::once(branch).chain(branch.maps("steps")));
+        std::iter::once(step).chain(branches)
+    })
+}
+
+/// Every step, those inside branches too.
+fn steps<'a>(worker: Reader<'a>) -> impl Iterator<Item = Reader<'a>> + Clone {
+    named(worker).filter(|named| !named.has("steps"))
+}
+
+/// Wherever it is said what to do: in every step, and in what undoes it.
+fn acts<'a>(worker: Reader<'a>) -> impl Iterator<Item = Reader<'a>> + Clone {
+    steps(worker).flat_map(|step| std::iter::once(step).chain(step.map("compensate")))
+}
+
 fn called(worker: Reader<'_>) -> Vec<Spot<String>> {
-    let steps = worker.maps("run").filter_map(|step| step.map("http").or(step.map("send_template")));
+    let steps = acts(worker).filter_map(|step| step.map("http").or(step.map("send_template")));
     steps.filter_map(|called| called.spot("integration", value::name)).collect()
 }
 
 fn templates_named(worker: Reader<'_>) -> Vec<Spot<String>> {
-    let steps = worker.maps("run").filter_map(|step| step.map("send_template"));
+    let steps = acts(worker).filter_map(|step| step.map("send_template"));
     steps.filter_map(|send| send.spot("template", value::name)).collect()
 }
 
 fn databases(worker: Reader<'_>) -> Vec<Spot<String>> {
-    let steps = worker.maps("run").filter_map(|step| step.map("sql"));
+    let steps = acts(worker).filter_map(|step| step.map("sql"));
     steps.filter_map(|sql| sql.spot("database", value::name)).collect()
 }
 
 fn schemas(worker: Reader<'_>) -> Vec<Spot<String>> {
-    let steps = worker.maps("run").filter_map(|step| step.map("validate"));
+    let steps = steps(worker).filter_map(|step| step.map("validate"));
     steps.filter_map(|validate| validate.spot("schema", value::name)).collect()
 }
 
@@ -147,11 +168,28 @@ fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step
         Some((what, _)) => Action::NotYet(what),
         None => read_action(step, integrations)?,
     };
-    let read = Step { name: step.step_name()?.value.into(), when: step.may("if", value::expr)?, action };
+    let compensate = match step.map("compensate") {
+        Some(undo) => Some(read_action(undo, integrations)?),
+        None => None,
+    };
+    let read = Step { name: step.step_name()?.value.into(), when: step.may("if", value::expr)?, action, compensate };
     step.is_sound().then_some(read)
 }
 
+fn read_branch(branch: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Branch> {
+    let name: Arc<str> = branch.step_name()?.value.into();
+    if !branch.has("steps") {
+        return Some(Branch { name, when: None, steps: vec![read_step(branch, integrations)?] });
+    }
+    let steps = branch.maps("steps").map(|step| read_step(step, integrations)).collect::<Option<Vec<_>>>()?;
+    branch.is_sound().then_some(Branch { name, when: branch.may("if", value::expr)?, steps })
+}
+
 fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Action> {
+    if step.has("parallel") {
+        let branches = step.maps("parallel").map(|branch| read_branch(branch, integrations));
+        return branches.collect::<Option<Vec<_>>>().map(Action::Parallel);
+    }
     if step.has("uses") {
         return Some(Action::Script(Box::new(read_script(step)?)));
     }
@@ -342,7 +380,7 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
         let said = "`budget_per_contact` limits retries per contact".to_string();
         refuse(key.span, said, "remove it; `max_attempts` and `max_elapsed` bound the retries of each job");
     }
-    for step in worker.maps("run").filter(Reader::is_sound) {
+    for step in named(worker).filter(Reader::is_sound) {
         let Some((what, span)) = not_yet(step) else { continue };
         let name = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
         let said = match (what, step.node.get(what).and_then(Node::text)) {
@@ -354,15 +392,47 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
     found
 }
 
+/// Branches do not part again, and there are not too many of them.
+fn parted_wrongly(step: Reader<'_>) -> Vec<Problem> {
+    let inside = step.maps("parallel").flat_map(|branch| std::iter::once(branch).chain(branch.maps("steps")));
+    let nested = inside.filter_map(|step| step.node.entry("parallel")).map(|(key, _)| {
+        Problem::error(Code::EitherOr, key.span, "`parallel` is inside a branch of another")
+            .label("parts again")
+            .help("add its branches to the outer `parallel`, or make it a step after that one")
+    });
+    let count = step.maps("parallel").count();
+    let many = step.node.entry("parallel").filter(|_| count > BRANCHES_MAX).map(|(key, _)| {
+        Problem::error(Code::OutOfRange, key.span, format!("`parallel` has {count} branches"))
+            .help(format!("write at most {BRANCHES_MAX}; more go into another step after this one"))
+    });
+    nested.chain(many).collect()
+}
+
+/// Only what does something outside can be undone.
+fn nothing_to_undo(step: Reader<'_>) -> Option<Problem> {
+    let (key, _) = step.node.entry("compensate")?;
+    let inward = RUN.iter().filter(|name| !["http", "sql", "uses"].contains(name)).chain(&["steps"]);
+    let (action, _) = inward.filter_map(|name| step.node.entry(name)).next()?;
+    let help = match action.text.as_str() {
+        "parallel" | "steps" => "move it to the steps inside that it undoes",
+        _ => "remove it",
+    };
+    let said = format!("`compensate` does not go with `{}`", action.text);
+    let problem = Problem::error(Code::EitherOr, key.span, said).label("there is nothing to undo");
+    Some(problem.also(action.span, "the action of this step").help(help))
+}
+
 /// `with`, `env` and `script` say more about an action that is not there.
 fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
-    let Some((action, _)) = RUN.iter().filter(|name| **name != "uses").find_map(|name| step.node.entry(name)) else {
+    let mut others = RUN.iter().filter(|name| **name != "uses").chain(&["steps"]);
+    let Some((action, _)) = others.find_map(|name| step.node.entry(name)) else {
         return Vec::new();
     };
     let stray = DETAILS.iter().filter_map(|name| step.node.entry(name));
     let problem = |name: &str, span: Span| {
         let help = match action.text.as_str() {
             "http" => "write what is sent below `http:`, as `headers:` and `body:`".to_string(),
+            "parallel" | "steps" => "move it to the step that it is for".to_string(),
             other => format!("remove it; what the step needs is written below `{other}:`"),
         };
         Problem::error(Code::EitherOr, span, format!("`{name}` does not go with `{}`", action.text))
@@ -442,13 +512,62 @@ const TEMPLATES: &[&[&str]] = &[
     &["env"],
 ];
 
+/// A step, or a branch with steps, and what its expressions may read.
+struct Seen<'a> {
+    here: Reader<'a>,
+    name: Spot<String>,
+    /// The names that have run by then.
+    before: Vec<Spot<String>>,
+    /// Those that run beside it.
+    beside: Vec<Spot<String>>,
+}
+
+/// Everything that has a name, with what it may read; `None` if some name is missing.
+fn seen<'a>(worker: Reader<'a>) -> Option<Vec<Seen<'a>>> {
+    let mut found = Vec::new();
+    let mut before: Vec<Spot<String>> = Vec::new();
+    for step in worker.maps("run") {
+        let name = step.step_name()?;
+        let parts = step.has("parallel");
+        found.push(Seen { here: step, name: name.clone(), before: before.clone(), beside: Vec::new() });
+        found.extend(step.map("compensate").map(|here| {
+            let before = before.iter().chain([&name]).cloned().collect();
+            Seen { here, name: name.clone(), before, beside: Vec::new() }
+        }));
+        let branches = step.maps("parallel").map(|branch| {
+            let own = if branch.has("steps") { branch.maps("steps").collect() } else { vec![branch] };
+            let names = own.iter().map(Reader::step_name).collect::<Option<Vec<_>>>()?;
+            Some((branch, own, names))
+        });
+        let branches = branches.collect::<Option<Vec<_>>>()?;
+        for (at, (branch, own, names)) in branches.iter().enumerate() {
+            let others = branches.iter().enumerate().filter(|(other, _)| *other != at);
+            let beside: Vec<_> = others.flat_map(|(_, (.., names))| names.iter().cloned()).collect();
+            let sees = |here: Reader<'a>, name: Spot<String>, own: &[Spot<String>]| {
+                let before = before.iter().chain(own).cloned().collect();
+                Seen { here, name, before, beside: beside.clone() }
+            };
+            if branch.has("steps") {
+                found.push(sees(*branch, branch.step_name()?, &[]));
+            }
+            for (index, step) in own.iter().enumerate() {
+                found.push(sees(*step, names[index].clone(), &names[..index]));
+                found.extend(step.map("compensate").map(|undo| sees(undo, names[index].clone(), &names[..=index])));
+            }
+        }
+        // What parts has no output; its branches do.
+        before.extend(branches.into_iter().flat_map(|(.., names)| names));
+        before.extend((!parts).then_some(name));
+    }
+    Some(found)
+}
+
 /// Every `steps.NAME` must be a step that ran before.
 fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
     let mut found = Vec::new();
-    let all_named = names.len() == worker.maps("run").count();
-    for (index, step) in worker.maps("run").enumerate().filter(|_| all_named) {
+    for seen in seen(worker).unwrap_or_default() {
         let mut texts = Vec::new();
-        let at = |path: &&[&str]| path.iter().try_fold(step.node, |node, name| node.get(name));
+        let at = |path: &&[&str]| path.iter().try_fold(seen.here.node, |node, name| node.get(name));
         for node in EXPRS.iter().filter_map(at) {
             texts.push((node, spelling::steps_in_expr(node.text().unwrap_or_default())));
         }
@@ -456,8 +575,8 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
             templates(node, &mut texts);
         }
         for (node, read) in texts.into_iter().filter(|(node, _)| !worker.report.is_flawed(node.span)) {
-            let unknown = read.into_iter().filter(|name| !names[..index].iter().any(|known| known.value == *name));
-            found.extend(unknown.map(|name| unknown_step(worker.report, node, &name, names, index)));
+            let unknown = read.into_iter().filter(|name| !seen.before.iter().any(|known| known.value == *name));
+            found.extend(unknown.map(|name| unknown_step(worker, node, &name, names, &seen)));
         }
     }
     found
@@ -471,14 +590,27 @@ fn templates<'n>(node: &'n Node, texts: &mut Vec<(&'n Node, Vec<String>)>) {
     }
 }
 
-fn unknown_step(report: &Report<'_>, node: &Node, name: &str, names: &[Spot<String>], index: usize) -> Problem {
-    let span = report.narrow(node.span, &format!("steps.{name}"));
-    let (before, after) = names.split_at(index);
-    let here = &names[index].value;
-    if let Some(later) = after.iter().find(|step| step.value == name) {
-        let said = format!("step `{here}` reads `steps.{name}`, which has not run by then");
+fn unknown_step(worker: Reader<'_>, node: &Node, name: &str, names: &[Spot<String>], seen: &Seen<'_>) -> Problem {
+    let span = worker.report.narrow(node.span, &format!("steps.{name}"));
+    let Seen { name: Spot { value: here, .. }, before, beside, .. } = seen;
+    if let Some(other) = beside.iter().find(|step| step.value == name) {
+        let said = format!("step `{here}` reads `steps.{name}`, which runs beside it in another branch");
         let problem = Problem::error(Code::UnknownStep, span, said).label("not there yet");
-        return problem.also(later.span, "runs here").help("read only steps above this one, or change their order");
+        let help = "read it in a step after the `parallel`, or put both into one branch with `steps:`";
+        return problem.also(other.span, "runs here").help(help);
+    }
+    if let Some(later) = names.iter().find(|step| step.value == name) {
+        let parting = named(worker).filter(|named| named.has("parallel") || named.has("steps"));
+        let parts = parting.filter_map(|named| named.step_name()).any(|parting| parting.value == name);
+        let (said, label, help) = match parts {
+            true => ("which has steps inside and no output", "no output", "read one of the steps inside it"),
+            false => {
+                ("which has not run by then", "not there yet", "read only steps above this one, or change their order")
+            }
+        };
+        let said = format!("step `{here}` reads `steps.{name}`, {said}");
+        let problem = Problem::error(Code::UnknownStep, span, said).label(label);
+        return problem.also(later.span, if parts { "this one" } else { "runs here" }).help(help);
     }
     let said = format!("step `{here}` reads `steps.{}`, but no step has the name `{0}`", shown(name));
     let problem = Problem::error(Code::UnknownStep, span, said).label("unknown step");
@@ -495,56 +627,79 @@ fn unknown_step(report: &Report<'_>, node: &Node, name: &str, names: &[Spot<Stri
     }
 }
 
-/// How long one attempt may take: its steps, one after the other.
+/// How long one attempt may take: its steps one after the other, and of branches the longest.
 pub(super) fn attempt_max(worker: &Worker) -> Duration {
-    let timeouts = worker.steps.iter().map(|step| match &step.action {
+    along(&worker.steps, &timeout)
+}
+
+/// How long undoing a job may take: each step in turn, with all attempts.
+pub(super) fn undoing(worker: &Worker) -> Duration {
+    let actions = worker.all_steps().filter_map(|step| step.compensate.as_ref());
+    actions.map(|action| worker.retry.horizon(timeout(action))).fold(Duration::ZERO, Duration::saturating_add)
+}
+
+fn timeout(action: &Action) -> Duration {
+    match action {
         Action::Http(http) => http.timeout,
         Action::Script(script) => script.timeout,
         Action::Sql(sql) => sql.timeout,
         Action::Send(send) => send.timeout,
         Action::Transform(_) | Action::Validate(_) | Action::Phone(_) | Action::Geoip(_) => Duration::ZERO,
-        Action::Delay(_) | Action::Setnx(_) | Action::NotYet(_) => Duration::ZERO,
-    });
-    timeouts.fold(Duration::ZERO, Duration::saturating_add)
+        Action::Delay(_) | Action::Setnx(_) | Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
+    }
 }
 
 /// How long its steps make a job wait, as far as they say it.
 pub(super) fn delays(worker: &Worker) -> Duration {
-    let delays = worker.steps.iter().map(|step| match &step.action {
+    along(&worker.steps, &|action| match action {
         Action::Delay(DelayAction::For(pause)) => *pause,
         _ => Duration::ZERO,
+    })
+}
+
+fn along(steps: &[Step], time: &dyn Fn(&Action) -> Duration) -> Duration {
+    let times = steps.iter().map(|step| match &step.action {
+        Action::Parallel(branches) => {
+            branches.iter().map(|branch| along(&branch.steps, time)).max().unwrap_or_default()
+        }
+        action => time(action),
     });
-    delays.fold(Duration::ZERO, Duration::saturating_add)
+    times.fold(Duration::ZERO, Duration::saturating_add)
 }
 
 /// The secrets that the steps read which can run.
 pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for step in worker.steps.iter().filter(|step| !matches!(step.action, Action::NotYet(_))) {
-        found.extend(step.when.iter().flat_map(|when| Names::of_expr(when).secrets));
-        match &step.action {
-            Action::Script(script) => found.extend(script.secrets.iter().cloned()),
-            Action::Http(http) => http_secrets(http, &mut found),
-            Action::Transform(tree) => tree_secrets(tree, &mut found),
-            Action::Validate(ValidateAction { from, .. })
-            | Action::Phone(PhoneAction { from, .. })
-            | Action::Geoip(GeoipAction { from, .. })
-            | Action::Delay(DelayAction::Until(from)) => found.extend(Names::of_expr(from).secrets),
-            Action::Sql(sql) => sql.params.iter().for_each(|param| tree_secrets(param, &mut found)),
-            Action::Send(send) => {
-                found.extend(send.to.secrets());
-                tree_secrets(&send.with, &mut found);
-                if let Channel::Request(request) = &send.channel
-                    && let MessageBody::Tree(tree) = &request.body
-                {
-                    tree_secrets(tree, &mut found);
-                }
-            }
-            Action::Setnx(setnx) => found.extend(setnx.key.secrets()),
-            Action::Delay(DelayAction::For(_)) | Action::NotYet(_) => {}
-        }
+    for step in worker.all_steps().filter(|step| !matches!(step.action, Action::NotYet(_))) {
+        let of_branches = step.branches().iter().filter_map(|branch| branch.when.as_ref());
+        found.extend(step.when.iter().chain(of_branches).flat_map(|when| Names::of_expr(when).secrets));
+        std::iter::once(&step.action).chain(&step.compensate).for_each(|action| action_secrets(action, &mut found));
     }
     found
+}
+
+fn action_secrets(action: &Action, found: &mut BTreeSet<String>) {
+    match action {
+        Action::Script(script) => found.extend(script.secrets.iter().cloned()),
+        Action::Http(http) => http_secrets(http, found),
+        Action::Transform(tree) => tree_secrets(tree, found),
+        Action::Validate(ValidateAction { from, .. })
+        | Action::Phone(PhoneAction { from, .. })
+        | Action::Geoip(GeoipAction { from, .. })
+        | Action::Delay(DelayAction::Until(from)) => found.extend(Names::of_expr(from).secrets),
+        Action::Sql(sql) => sql.params.iter().for_each(|param| tree_secrets(param, found)),
+        Action::Send(send) => {
+            found.extend(send.to.secrets());
+            tree_secrets(&send.with, found);
+            if let Channel::Request(request) = &send.channel
+                && let MessageBody::Tree(tree) = &request.body
+            {
+                tree_secrets(tree, found);
+            }
+        }
+        Action::Setnx(setnx) => found.extend(setnx.key.secrets()),
+        Action::Delay(DelayAction::For(_)) | Action::Parallel(_) | Action::NotYet(_) => {}
+    }
 }
 
 fn http_secrets(http: &HttpAction, found: &mut BTreeSet<String>) {

@@ -207,7 +207,7 @@ CREATE TABLE attempt (
 CREATE TABLE attempt_rest PARTITION OF attempt DEFAULT;
 
 -- The ledger. What becomes of an effect is a line of its own, and no line is changed: the last of an effect counts.
--- state: 0 open, 1 done, 2 not done, 3 unknown.
+-- state: 0 open, 1 done, 2 not done, 3 unknown, 4 given up: then `status` is the number of the reason.
 CREATE TABLE effect (
     job bigint NOT NULL,
     first_intended_at bigint NOT NULL,

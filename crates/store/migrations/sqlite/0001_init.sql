@@ -80,7 +80,7 @@ CREATE TABLE attempt (
     PRIMARY KEY (job, no)
 ) WITHOUT ROWID, STRICT;
 
--- The ledger. state: 0 open, 1 done, 2 not done, 3 unknown.
+-- The ledger. state: 0 open, 1 done, 2 not done, 3 unknown, 4 given up: then `status` is the number of the reason.
 CREATE TABLE effect (
     job INTEGER NOT NULL,
     name TEXT NOT NULL,

@@ -2,7 +2,9 @@
 
 use super::link::Link;
 use super::param::{self, Params};
-use super::rows::{DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, reason_number, text};
+use super::rows::{
+    DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, effect_status, reason_number, text,
+};
 use super::{Fault, migrate};
 use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
@@ -429,7 +431,7 @@ async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql
     let rows: Vec<(&JobPart, &Effect)> =
         jobs.iter().flat_map(|(_, job)| job.effects.iter().map(|effect| (*job, effect))).collect();
     let receipt = |effect: &'_ Effect| match &effect.state {
-        EffectState::Done(receipt) => Some((i32::from(receipt.status), receipt.body.to_vec())),
+        EffectState::Done(receipt) => Some(receipt.body.to_vec()),
         _ => None,
     };
     let receipts = column(&rows, |(_, effect)| receipt(effect));
@@ -444,11 +446,11 @@ async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql
             &column(&rows, |(_, effect)| effect.changed_at.as_micros()),
             &column(&rows, |(job, _)| job.fence.cast_signed()),
             &column(&rows, |(_, effect)| number(effect.sends)),
-            &column(&receipts, |receipt| receipt.as_ref().map(|(status, _)| *status)),
+            &column(&rows, |(_, effect)| effect_status(&effect.state)),
             &column(&rows, |(_, effect)| class_number(effect.class)),
             &column(&rows, |(_, effect)| effect_number(&effect.state)),
             &column(&rows, |(_, effect)| text(&effect.name)),
-            &column(&receipts, |receipt| receipt.as_ref().map(|(_, body)| &body[..])),
+            &column(&receipts, |receipt| receipt.as_deref()),
         ],
     )
     .await

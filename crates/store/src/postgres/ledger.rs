@@ -4,10 +4,9 @@
 //! the ledger, and who takes it away afterwards sees the line.
 
 use super::batch::Family;
-use super::rows::{class_number, effect_number, job_id, text};
+use super::rows::{class_number, effect_number, effect_status, job_id, text};
 use super::{Fault, Shared};
 use crate::{Conclusion, Held, LeaseRef, NewEffect, Result};
-use clinch_core::effect::{EffectState, Receipt};
 use clinch_core::id::JobId;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -91,19 +90,12 @@ impl Family for Conclusions {
         let names: Vec<Cow<'_, str>> = ends().map(|end| text(&end.name)).collect();
         let states: Vec<i16> = ends().map(|end| effect_number(&end.state)).collect();
         let at: Vec<i64> = ends().map(|end| end.at.as_micros()).collect();
-        let statuses: Vec<Option<i32>> = ends().map(|end| receipt(end).map(|receipt| receipt.status.into())).collect();
+        let statuses: Vec<Option<i32>> = ends().map(|end| effect_status(&end.state)).collect();
         let bodies: Vec<Option<Vec<u8>>> =
             asks.iter().map(|(lease, end)| shared.sealer.result(lease.job, end)).collect();
         let bodies: Vec<Option<&[u8]>> = bodies.iter().map(Option::as_deref).collect();
         let rows = shared.hands.ask(CONCLUDE, &[&jobs, &fences, &names, &states, &at, &statuses, &bodies]).await?;
         answers(leases(), &rows)
-    }
-}
-
-pub(super) fn receipt(end: &Conclusion) -> Option<&Receipt> {
-    match &end.state {
-        EffectState::Done(receipt) => Some(receipt),
-        _ => None,
     }
 }
 

@@ -1,9 +1,10 @@
 //! revive: a dead letter runs again, under the same keys, on record.
 
 use super::pool::Line;
-use super::rows::{self, DEAD, DONE, NOT_DONE, text};
+use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, UNKNOWN, reason_number, text};
 use super::{Fault, Shared, lanes};
 use crate::{ReviveAsk, Revived, UnknownRuling, VersionId};
+use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
@@ -45,6 +46,17 @@ pub(super) async fn revive(
     if ask.unknown.is_none() && unclear.iter().any(|effect| !effect.class.is_protected()) {
         return Ok((Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() }, None));
     }
+    // What was given up may be tried again; whether it was done is as unknown as it was.
+    let lost_answer = i32::from(reason_number(Reason::UnknownOutcome));
+    line.query(
+        "INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence)
+         SELECT job, name, no + 1, class, CASE WHEN status = $2::integer THEN $3::smallint ELSE $4::smallint END,
+                first_intended_at, $5::bigint, sends, fence
+         FROM (SELECT DISTINCT ON (name) * FROM effect WHERE job = $1 ORDER BY name, no DESC) AS last
+         WHERE state = $6::smallint",
+        &[&job, &lost_answer, &UNKNOWN, &NOT_DONE, &ask.at.as_micros(), &GIVEN_UP],
+    )
+    .await?;
     if let Some(ruling) = ask.unknown {
         let state = match ruling {
             UnknownRuling::Resend => NOT_DONE,

@@ -30,6 +30,7 @@ pub(super) const OPEN: i16 = 0;
 pub(super) const DONE: i16 = 1;
 pub(super) const NOT_DONE: i16 = 2;
 pub(super) const UNKNOWN: i16 = 3;
+pub(super) const GIVEN_UP: i16 = 4;
 
 type Read<T> = Result<T, tokio_postgres::Error>;
 
@@ -65,6 +66,16 @@ pub(super) fn effect_number(state: &EffectState) -> i16 {
         EffectState::Done(_) => DONE,
         EffectState::NotDone => NOT_DONE,
         EffectState::Unknown => UNKNOWN,
+        EffectState::GivenUp(_) => GIVEN_UP,
+    }
+}
+
+/// What the column `status` holds: the answer's, or the number of the reason for which it was given up.
+pub(super) fn effect_status(state: &EffectState) -> Option<i32> {
+    match state {
+        EffectState::Done(receipt) => Some(receipt.status.into()),
+        EffectState::GivenUp(reason) => Some(reason_number(*reason).into()),
+        EffectState::Open | EffectState::NotDone | EffectState::Unknown => None,
     }
 }
 
@@ -173,13 +184,17 @@ pub(super) async fn effects(line: &mut Line, jobs: &[i64]) -> Result<HashMap<Job
 }
 
 fn effect(row: &Row) -> Read<Effect> {
+    let status = |row: &Row| row.try_get::<_, Option<i32>>(7);
     let state = match row.try_get(3)? {
         DONE => EffectState::Done(Receipt {
-            status: row.try_get::<_, Option<i32>>(7)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(0),
+            status: status(row)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(0),
             body: row.try_get::<_, Option<Vec<u8>>>(8)?.unwrap_or_default().into(),
         }),
         NOT_DONE => EffectState::NotDone,
         UNKNOWN => EffectState::Unknown,
+        GIVEN_UP => {
+            EffectState::GivenUp(reason(status(row)?.and_then(|number| i16::try_from(number).ok()).unwrap_or(-1)))
+        }
         _ => EffectState::Open,
     };
     Ok(Effect {

@@ -1,8 +1,8 @@
 //! settle: the end of an attempt and what follows from it, with the fence compared in the same statement.
 
 use super::batch::Family;
-use super::ledger::{answers, columns, receipt};
-use super::rows::{DEAD, NOOP, READY, SUCCESS, WAITING, effect_number, reason_number, text};
+use super::ledger::{answers, columns};
+use super::rows::{DEAD, NOOP, READY, SUCCESS, WAITING, effect_number, effect_status, reason_number, text};
 use super::{Fault, Shared, lanes, lock};
 use crate::{Conclusion, Held, LeaseRef, Result, Settlement, VersionId};
 use clinch_core::death::Reason;
@@ -102,7 +102,7 @@ impl Family for Settlements {
         let step_states: Vec<Option<i16>> = steps().map(|step| step.map(|step| effect_number(&step.state))).collect();
         let step_at = of_step(|step| step.at.as_micros());
         let step_statuses: Vec<Option<i32>> =
-            steps().map(|step| step.and_then(receipt).map(|receipt| receipt.status.into())).collect();
+            steps().map(|step| step.and_then(|step| effect_status(&step.state))).collect();
         let result = |(lease, end, _): &(LeaseRef, &Settlement, Next)| {
             end.conclusion.as_ref().and_then(|step| shared.sealer.result(lease.job, step))
         };

@@ -53,7 +53,7 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
         report.parts.push((word, number(client, &format!("SELECT count(*) FROM job WHERE {condition}")).await?));
     }
     report.parts.push(("expired by retention", expired));
-    for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3)] {
+    for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3), ("given up", 4)] {
         let sql = format!("SELECT count(*) FROM ({LAST_LINES}) AS effect WHERE state = {state}");
         report.effects.push((word, number(client, &sql).await?));
     }
@@ -163,7 +163,8 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "jobs ended well with an effect that is not done",
-        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state <> 1 AND job.state = 1",
+        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state <> 1 AND job.state = 1
+             AND last.name NOT LIKE 'undo:%' AND last.name NOT LIKE 'end:%'",
     ),
     (
         "effects have no job",

@@ -1,10 +1,9 @@
 //! intend, conclude: the ledger. A worker that lost its lease writes nothing into it.
 
 use super::memory::Settled;
-use super::rows::{OPEN, UNKNOWN, class_number, effect_number};
+use super::rows::{OPEN, UNKNOWN, class_number, effect_number, effect_status};
 use super::writer::{Batch, lock};
 use crate::{Conclusion, Held, LeaseRef, NewEffect};
-use clinch_core::effect::EffectState;
 use clinch_core::time::Timestamp;
 use rusqlite::params;
 
@@ -67,10 +66,6 @@ pub(super) fn close(batch: &Batch<'_>, lease: LeaseRef, at: Timestamp) -> rusqli
 }
 
 pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion, body: Option<&[u8]>) -> rusqlite::Result<()> {
-    let receipt = match &end.state {
-        EffectState::Done(receipt) => Some(receipt),
-        _ => None,
-    };
     batch
         .conn
         .prepare_cached(
@@ -81,7 +76,7 @@ pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion, body: 
             &*end.name,
             effect_number(&end.state),
             end.at.as_micros(),
-            receipt.map(|receipt| receipt.status),
+            effect_status(&end.state),
             body,
         ])?;
     Ok(())

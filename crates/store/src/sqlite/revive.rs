@@ -1,9 +1,10 @@
 //! revive: a dead letter runs again, under the same keys, on record.
 
 use super::memory::{Live, Phase, Settled};
-use super::rows::{self, DEAD, DONE, NOT_DONE, OPEN, READY, UNKNOWN};
+use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, OPEN, READY, UNKNOWN, reason_number};
 use super::writer::Batch;
 use crate::{ReviveAsk, Revived, UnknownRuling};
+use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use rusqlite::{OptionalExtension, params};
 
@@ -30,6 +31,21 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
         // It is being buried in this very transaction: the ask came before anybody could know.
         return Ok(Revived::NotDead { state: clinch_core::job::Word::Running });
     }
+    // What was given up may be tried again; whether it was done is as unknown as it was.
+    batch
+        .conn
+        .prepare_cached(
+            "UPDATE effect SET state = CASE WHEN status = ?2 THEN ?3 ELSE ?4 END, status = NULL, changed_at = ?5
+             WHERE job = ?1 AND state = ?6",
+        )?
+        .execute(params![
+            job,
+            reason_number(Reason::UnknownOutcome),
+            UNKNOWN,
+            NOT_DONE,
+            ask.at.as_micros(),
+            GIVEN_UP
+        ])?;
     if let Some(ruling) = ask.unknown {
         let state = match ruling {
             UnknownRuling::Resend => NOT_DONE,

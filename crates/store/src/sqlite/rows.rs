@@ -23,6 +23,7 @@ pub(super) const OPEN: i64 = 0;
 pub(super) const DONE: i64 = 1;
 pub(super) const NOT_DONE: i64 = 2;
 pub(super) const UNKNOWN: i64 = 3;
+pub(super) const GIVEN_UP: i64 = 4;
 
 pub(super) fn class_number(class: Idempotency) -> i64 {
     match class {
@@ -50,6 +51,16 @@ pub(super) fn effect_number(state: &EffectState) -> i64 {
         EffectState::Done(_) => DONE,
         EffectState::NotDone => NOT_DONE,
         EffectState::Unknown => UNKNOWN,
+        EffectState::GivenUp(_) => GIVEN_UP,
+    }
+}
+
+/// What the column `status` holds: the answer's, or the number of the reason for which it was given up.
+pub(super) fn effect_status(state: &EffectState) -> Option<i64> {
+    match state {
+        EffectState::Done(receipt) => Some(receipt.status.into()),
+        EffectState::GivenUp(reason) => Some(reason_number(*reason)),
+        EffectState::Open | EffectState::NotDone | EffectState::Unknown => None,
     }
 }
 
@@ -140,6 +151,7 @@ pub(super) fn effects(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Eff
             }),
             NOT_DONE => EffectState::NotDone,
             UNKNOWN => EffectState::Unknown,
+            GIVEN_UP => EffectState::GivenUp(reason(row.get::<_, Option<i64>>(6)?.unwrap_or(-1))),
             _ => EffectState::Open,
         };
         Ok(Effect {

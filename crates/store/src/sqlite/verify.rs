@@ -36,7 +36,7 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
         report.parts.push((word, count(&format!("SELECT count(*) FROM job WHERE {condition}"))?));
     }
     report.parts.push(("expired by retention", rows::fact(conn, "expired")?));
-    for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3)] {
+    for (word, state) in [("open", 0), ("done", 1), ("not done", 2), ("unknown", 3), ("given up", 4)] {
         report.effects.push((word, count(&format!("SELECT count(*) FROM effect WHERE state = {state}"))?));
     }
 
@@ -100,7 +100,8 @@ const RULES: &[(&str, &str)] = &[
     ),
     (
         "jobs ended well with an effect that is not done",
-        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state <> 1 AND job.state = 1",
+        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state <> 1 AND job.state = 1
+             AND effect.name NOT LIKE 'undo:%' AND effect.name NOT LIKE 'end:%'",
     ),
     (
         "effects have no job",

@@ -71,7 +71,7 @@ pub fn kind(action: &Action) -> Option<Kind<'_>> {
         Action::Geoip(geoip) => Kind::Inward(geoip),
         Action::Delay(delay) => Kind::Delay(delay),
         Action::Setnx(setnx) => Kind::Setnx(setnx),
-        Action::NotYet(_) => return None,
+        Action::Parallel(_) | Action::NotYet(_) => return None,
     })
 }
 

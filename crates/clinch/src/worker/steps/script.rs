@@ -9,6 +9,7 @@ use clinch_core::expr::BadExpr;
 use clinch_core::integration::{Integration, Promise};
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
+use clinch_core::saga;
 use clinch_core::script::ScriptAction;
 use clinch_store::Claim;
 use std::sync::Arc;
@@ -32,7 +33,9 @@ impl Outward for ScriptAction {
         let names = scope.names();
         let secret = |name: &String| names.get("secrets")?.get(name)?.as_str().map(str::to_string);
         let secrets: Vec<String> = self.secrets.iter().filter_map(secret).collect();
-        let key = names.get("key").and_then(|key| key.as_str()).filter(|key| !key.is_empty());
+        // What undoes a step, or does it again, is another effect than the step was.
+        let is_another = saga::step_of(step) != step;
+        let key = names.get("key").and_then(|key| key.as_str()).filter(|key| !key.is_empty() && !is_another);
         let key = key.map_or_else(|| IdempotencyKey::of(claim.lease.job, step).as_str().to_string(), str::to_string);
         let body = String::from_utf8(payload.body.to_vec());
         let mut env = vec![

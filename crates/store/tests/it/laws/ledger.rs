@@ -141,7 +141,8 @@ pub async fn effects_come_in_the_order_of_their_first_intent(world: World) {
 pub async fn every_state_and_class_of_an_effect_reads_back(world: World) {
     let accepted = world.accepted(event("k")).await;
     let claim = world.take(later(0)).await;
-    let states = [done(), EffectState::NotDone, EffectState::Unknown, EffectState::Open];
+    let given_up = EffectState::GivenUp(Reason::EgressBlocked);
+    let states = [done(), EffectState::NotDone, EffectState::Unknown, EffectState::Open, given_up];
     let classes = [Idempotency::None, Idempotency::Header, Idempotency::Natural];
     let mut expected = Vec::new();
     for (row, state) in (0..).zip(&states) {

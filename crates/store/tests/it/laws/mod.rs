@@ -139,6 +139,7 @@ macro_rules! every_law {
                 p8_resend_opens_the_way_for_an_unknown_effect
                 p8_skip_takes_an_unknown_effect_as_done
                 p8_an_unknown_effect_that_may_be_sent_again_asks_nobody
+                c9_a_replay_takes_up_what_was_given_up_and_knows_no_more_of_it
                 p12_a_replay_runs_on_another_version_when_asked_to
                 only_a_dead_letter_is_revived
                 a_revived_job_survives_a_stop_however_old_it_is

@@ -133,6 +133,25 @@ pub async fn p8_an_unknown_effect_that_may_be_sent_again_asks_nobody(world: Worl
     assert_eq!(claim.effects[0].state, EffectState::Unknown, "and it is not made to look certain");
 }
 
+pub async fn c9_a_replay_takes_up_what_was_given_up_and_knows_no_more_of_it(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    let given_up = |reason| EffectState::GivenUp(reason);
+    let ends = [("a", done()), ("b", given_up(Reason::TargetDown)), ("c", given_up(Reason::UnknownOutcome))];
+    for (step, state) in ends {
+        world.intends(claim.lease, step, Idempotency::Header, later(1)).await;
+        world.concludes(claim.lease, step, state, later(2)).await;
+    }
+    world.settles(claim.lease, buried(later(3), Reason::TargetDown)).await;
+    assert_eq!(world.revives(accepted.job, later(10)).await, FIRST_REPLAY);
+    for world in [world.after_a_kill().await, world] {
+        let effects = world.take(later(10)).await.effects;
+        let states: Vec<_> = effects.into_iter().map(|effect| effect.state).collect();
+        assert_eq!(states, [done(), EffectState::NotDone, EffectState::Unknown]);
+        world.adds_up().await;
+    }
+}
+
 pub async fn p12_a_replay_runs_on_another_version_when_asked_to(world: World) {
     let dead = world.dead("k", later(0), Reason::ConfigError).await;
     let ask = ReviveAsk { version: Some(VersionId(9)), ..replay(dead.job, later(10)) };

@@ -1,0 +1,162 @@
+//! `compensate:` a job that has ended for good is undone, the last step first. What was undone is written down as it happens, so that a
+//! crash repeats nothing and leaves nothing out.
+
+use super::attempt::run_step;
+use super::end::{End, StepEnd};
+use super::fanout::{Ground, life};
+use super::scope::Scope;
+use super::steps::{self, Kind};
+use crate::house::House;
+use clinch_core::attempt::{Failure, Outcome};
+use clinch_core::effect::EffectState;
+use clinch_core::fanout::{Fate, failures, fate, kept};
+use clinch_core::saga::{Ended, Undo, in_doubt, renewed, to_undo};
+use clinch_core::worker::{Step, Worker};
+use clinch_store::{Claim, Conclusion, Held};
+
+/// Would there be something to undo if the job ended now?
+pub fn has_to_undo(worker: &Worker, end: &End, scope: &Scope<'_>) -> bool {
+    // Who does not know what was done cannot know what to undo: a person first.
+    let is_clear = !end.is_unclear && !matches!(end.outcome, Outcome::Unknown { .. });
+    is_clear && worker.all_steps().any(|step| step.compensate.is_some() && scope.has_output(&step.name))
+}
+
+/// Writes down that the job has ended and is undone from now on. The line is completed by the end of the attempt, which the answer
+/// is to travel with. `None`: somebody else has the job now.
+pub async fn mark(
+    house: &House,
+    claim: &Claim,
+    last: Option<Conclusion>,
+    ended: &Ended,
+) -> clinch_store::Result<Option<Conclusion>> {
+    if let Some(last) = last
+        && house.insist(|| house.store.conclude(claim.lease, last.clone())).await? == Held::Lost
+    {
+        return Ok(None);
+    }
+    house.mark_ended(claim.lease, claim.replays, ended).await
+}
+
+/// Undoes what is left to undo of a job that has ended. `None`: somebody else has the job now.
+pub async fn undo(
+    ground: Ground<'_>,
+    worker: &Worker,
+    ended: Ended,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<Option<End>> {
+    recall(ground.claim, worker, scope);
+    let mut undone = ended.undone(&ground.claim.effects);
+    for undo in to_undo(worker, &ground.claim.effects) {
+        let step = &undo.step.name;
+        let Some(fate) = undo_one(ground, &undo, ended.failures, scope).await? else { return Ok(None) };
+        let end = match fate {
+            Fate::Done => {
+                undone.push(step.to_string());
+                continue;
+            }
+            Fate::Again { failure, failures } => {
+                let error = ended.told(&undone, Some((step, &failure)), "still to be undone");
+                let end = End::of(Outcome::Failed(Failure { error, ..failure }), &undo.name);
+                End { failures: Some(failures.saturating_sub(1)), since: Some(ended.at), ..end }
+            }
+            // What comes before it in the job may depend on it: nothing is undone out of order.
+            Fate::Over(failure) => {
+                End::of(Outcome::Refused(ended.failure(&undone, Some((step, &failure)))), &undo.name)
+            }
+            Fate::Waits { until, waits } => End::of(Outcome::PutOff { until, waits }, &undo.name),
+            Fate::Interrupted => End::of(Outcome::Interrupted, &undo.name),
+        };
+        return Ok(Some(end));
+    }
+    Ok(Some(End::of(Outcome::Refused(ended.failure(&undone, None)), "")))
+}
+
+/// A replay of a job that was being undone when an answer was lost: whether a step still stands must be known before it is
+/// relied on. So the undoing is finished first. `None`: somebody else has the job now.
+pub async fn resolve(ground: Ground<'_>, worker: &Worker, scope: &mut Scope<'_>) -> clinch_store::Result<Option<End>> {
+    recall(ground.claim, worker, scope);
+    for undo in in_doubt(worker, &ground.claim.effects) {
+        let Some(fate) = undo_one(ground, &undo, 0, scope).await? else { return Ok(None) };
+        let end = match fate {
+            Fate::Done => continue,
+            Fate::Again { failure, failures } => {
+                End { failures: Some(failures.saturating_sub(1)), ..End::of(Outcome::Failed(failure), &undo.name) }
+            }
+            Fate::Over(failure) => End::of(Outcome::Refused(failure), &undo.name),
+            Fate::Waits { until, waits } => End::of(Outcome::PutOff { until, waits }, &undo.name),
+            Fate::Interrupted => End::of(Outcome::Interrupted, &undo.name),
+        };
+        return Ok(Some(end));
+    }
+    // Claimed again, the job sees what is known now.
+    Ok(Some(End::of(Outcome::Interrupted, "")))
+}
+
+/// What the steps put out when they were done, for the expressions of what undoes them.
+fn recall(claim: &Claim, worker: &Worker, scope: &mut Scope<'_>) {
+    for step in worker.all_steps() {
+        if let Some(Kind::Inward(action)) = steps::kind(&step.action) {
+            let is_left_out = step.when.as_ref().is_some_and(|when| !matches!(when.holds(scope.names()), Ok(true)));
+            // What cannot be computed is missing to whoever asks for it.
+            if let Some(Ok(output)) = (!is_left_out).then(|| action.compute(scope)) {
+                scope.add_computed(&step.name, output);
+            }
+            continue;
+        }
+        let name = renewed(step, &claim.effects).unwrap_or_else(|| step.name.clone());
+        let past = claim.effects.iter().find(|effect| *effect.name == *name);
+        if let Some(EffectState::Done(receipt)) = past.map(|past| &past.state) {
+            scope.add_output(&step.name, receipt);
+        }
+    }
+}
+
+/// `None`: somebody else has the job now. `failed` is how often the job had failed before there was anything to undo.
+async fn undo_one(
+    ground: Ground<'_>,
+    undo: &Undo<'_>,
+    failed: u32,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<Option<Fate>> {
+    let Ground { house, gate, leases, claim, payload, retry } = ground;
+    if house.stop.is_cancelled() {
+        return Ok(Some(Fate::Interrupted));
+    }
+    let step = Step { name: undo.name.clone(), when: None, action: undo.action.clone(), compensate: None };
+    let (fate, conclusion) = match run_step(house, gate, leases, claim, &step, payload, scope).await? {
+        StepEnd::Done(_, conclusion) => (Fate::Done, Some(conclusion)),
+        StepEnd::LeftOut | StepEnd::Together | StepEnd::Computed(_) | StepEnd::DoneBefore(_) => (Fate::Done, None),
+        StepEnd::TakenOver => return Ok(None),
+        StepEnd::Over(end) => {
+            let own = match &end.conclusion {
+                Some(_) => {
+                    let past = claim.effects.iter().filter(|effect| *effect.name == *undo.name);
+                    failures(past, 1, life(claim), retry)
+                }
+                None => claim.failures.saturating_add(1).saturating_sub(failed),
+            };
+            let fate = match fate(end.outcome, own, retry) {
+                Fate::Again { failure, failures } => Fate::Again { failure: bare(failure, undo), failures },
+                Fate::Over(failure) => Fate::Over(bare(failure, undo)),
+                other => other,
+            };
+            let conclusion = end.conclusion.map(|last| Conclusion { state: kept(last.state, &fate), ..last });
+            (fate, conclusion)
+        }
+    };
+    if let Some(conclusion) = conclusion
+        && house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost
+    {
+        return Ok(None);
+    }
+    if fate == Fate::Done {
+        crate::crash::point("after_undo");
+    }
+    Ok(Some(fate))
+}
+
+/// Its error, without the name that stands before it anyway.
+fn bare(failure: Failure, undo: &Undo<'_>) -> Failure {
+    let error = failure.error.strip_prefix(&format!("step `{}`: ", undo.name)).map(str::to_string);
+    Failure { error: error.unwrap_or(failure.error), ..failure }
+}
