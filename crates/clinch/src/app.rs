@@ -370,20 +370,22 @@ impl App {
                 }
             });
         }
-        if let Some(listener) = doors.admin {
-            let router = api::router(house.clone(), doors.token);
+        let calls_out = doors.admin.is_some() || options.roles.worker;
+        let hands = calls_out.then(|| worker::Hands::new(house.clone())).transpose();
+        let hands = hands.map(|hands| hands.map(Arc::new)).unwrap_or_else(|error| {
+            tracing::error!("nobody outside can be called: {error}");
+            house.stop.cancel();
+            None
+        });
+        if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
+            let router = api::router(house.clone(), doors.token, hands.clone());
             let service = hyper_util::service::TowerToHyperService::new(router);
             let door = self.listener("admin", doors.tls.admin);
             self.rooms.spawn(server::serve(listener, door, move |_| service.clone(), house.stop.clone()));
         }
-        if options.roles.worker {
-            let (house, grace) = (house.clone(), options.grace);
-            self.rooms.spawn(async move {
-                if let Err(error) = worker::run(house.clone(), grace).await {
-                    tracing::error!("no worker runs: {error}");
-                    house.stop.cancel();
-                }
-            });
+        if let (true, Some(hands)) = (options.roles.worker, hands) {
+            let grace = options.grace;
+            self.rooms.spawn(async move { hands.work(grace).await });
         }
         if options.roles.keeper {
             self.rooms.spawn(keeper::reaper::run(house.clone()));

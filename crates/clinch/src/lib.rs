@@ -12,6 +12,7 @@ pub mod effects;
 pub mod encryption;
 pub mod geoip;
 pub mod house;
+pub mod inquiry;
 pub mod intake;
 pub mod keeper;
 pub mod masking;

@@ -21,6 +21,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -258,6 +259,7 @@ pub struct Metrics {
     pub retries: Family<ByFlowStepReason, Counter>,
     effects: Family<ByIntegrationOutcome, Counter>,
     protection: Family<ByProtection, Counter>,
+    unresolved: Family<ByIntegration, Gauge>,
     circuits: Family<ByIntegrationState, Gauge>,
     circuit_transitions: Family<ByIntegrationTo, Counter>,
     circuit_rejections: Family<ByIntegration, Counter>,
@@ -370,6 +372,11 @@ impl Metrics {
             protection: register!(
                 "effects_protected",
                 "Effects by whether a rule protects them from repetition",
+                Family::default()
+            ),
+            unresolved: register!(
+                "effects_unresolved",
+                "Effects of unknown outcome that need a person, 1000 at most",
                 Family::default()
             ),
             circuits: register!(
@@ -528,6 +535,14 @@ impl Metrics {
             }
             Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
             Change::Claimed { .. } | Change::Revived { .. } => {}
+        }
+    }
+
+    /// How many effects of each integration need a person.
+    pub fn show_unresolved(&self, effects: &BTreeMap<String, i64>) {
+        self.unresolved.clear();
+        for (name, effects) in effects {
+            self.unresolved.get_or_create(&ByIntegration { integration: name.into() }).set(*effects);
         }
     }
 

@@ -1,9 +1,13 @@
 //! The ledger's nouns: what was meant to be done outside, and what is known of it.
 
 use crate::death::Reason;
+use crate::id::{BadId, JobId};
 use crate::integration::Promise;
+use crate::job::Fence;
 use crate::time::Timestamp;
 use bytes::Bytes;
+use std::fmt;
+use std::str::FromStr;
 
 /// What a target does with a request that it has seen before, as the step declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -84,12 +88,55 @@ pub enum EffectState {
 impl EffectState {
     pub const fn word(&self) -> &'static str {
         match self {
-            EffectState::Open => "open",
-            EffectState::Done(_) => "done",
-            EffectState::NotDone => "not_done",
-            EffectState::Unknown => "unknown",
-            EffectState::GivenUp(_) => "given_up",
+            EffectState::Open => EffectWord::Open.as_str(),
+            EffectState::Done(_) => EffectWord::Done.as_str(),
+            EffectState::NotDone => EffectWord::NotDone.as_str(),
+            EffectState::Unknown => EffectWord::Unknown.as_str(),
+            EffectState::GivenUp(_) => EffectWord::GivenUp.as_str(),
         }
+    }
+
+    /// Whether it may or may not have happened.
+    pub const fn is_unclear(&self) -> bool {
+        matches!(self, EffectState::Open | EffectState::Unknown)
+    }
+}
+
+/// The words for what is known of an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EffectWord {
+    Open,
+    Done,
+    NotDone,
+    Unknown,
+    GivenUp,
+}
+
+impl EffectWord {
+    pub const ALL: [EffectWord; 5] =
+        [EffectWord::Open, EffectWord::Done, EffectWord::NotDone, EffectWord::Unknown, EffectWord::GivenUp];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            EffectWord::Open => "open",
+            EffectWord::Done => "done",
+            EffectWord::NotDone => "not_done",
+            EffectWord::Unknown => "unknown",
+            EffectWord::GivenUp => "given_up",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a state of an effect; the states are open, done, not_done, unknown, given_up")]
+pub struct BadEffectWord(String);
+
+impl FromStr for EffectWord {
+    type Err = BadEffectWord;
+
+    fn from_str(text: &str) -> Result<EffectWord, BadEffectWord> {
+        let named = EffectWord::ALL.into_iter().find(|word| word.as_str() == text);
+        named.ok_or_else(|| BadEffectWord(text.chars().take(40).collect()))
     }
 }
 
@@ -115,6 +162,49 @@ pub struct Effect {
     pub changed_at: Timestamp,
     /// How often it was about to be sent.
     pub sends: u32,
+}
+
+/// What became of a send whose worker had lost the job by then. It is evidence for a person and changes no state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LateAnswer {
+    pub step: String,
+    /// Of the lease under which it was sent.
+    pub fence: Fence,
+    pub at: Timestamp,
+    /// What it says of the effect: never `Open`.
+    pub state: EffectState,
+    /// What the target answered, if it did.
+    pub status: Option<u16>,
+}
+
+/// The name of an effect among all: its job and its step, written `job_…/charge`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EffectId {
+    pub job: JobId,
+    pub step: String,
+}
+
+impl fmt::Display for EffectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.job, self.step)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadEffectId {
+    #[error("an effect is named by its job and its step, such as job_01HZX5T0N8W2A/charge")]
+    NoStep,
+    #[error(transparent)]
+    Job(#[from] BadId),
+}
+
+impl FromStr for EffectId {
+    type Err = BadEffectId;
+
+    fn from_str(text: &str) -> Result<EffectId, BadEffectId> {
+        let (job, step) = text.split_once('/').filter(|(_, step)| !step.is_empty()).ok_or(BadEffectId::NoStep)?;
+        Ok(EffectId { job: job.parse()?, step: step.to_string() })
+    }
 }
 
 /// May this effect be sent now? Decided before every intent.
@@ -162,6 +252,16 @@ mod tests {
     fn past(state: EffectState) -> Effect {
         let at = NOW;
         Effect { name: "post".into(), class: Idempotency::None, state, first_intended_at: at, changed_at: at, sends: 1 }
+    }
+
+    #[test]
+    fn d2_an_effect_is_named_by_its_job_and_its_step() {
+        let id = EffectId { job: JobId::from_number(7), step: "charge/card".into() };
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for bad in ["", "charge", "job_01HZX5T0N8W2A", "job_01HZX5T0N8W2A/"] {
+            assert_eq!(bad.parse::<EffectId>(), Err(BadEffectId::NoStep), "{bad}");
+        }
+        assert!(matches!("evt_1/charge".parse::<EffectId>(), Err(BadEffectId::Job(_))));
     }
 
     #[test]

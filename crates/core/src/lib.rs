@@ -33,6 +33,7 @@ pub mod pace;
 pub mod payload;
 pub mod phone;
 pub mod pointer;
+pub mod protection;
 mod raw;
 pub mod retry;
 pub mod saga;

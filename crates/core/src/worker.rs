@@ -5,6 +5,7 @@ use crate::integration::{Integration, Promise};
 use crate::message::Channel;
 use crate::phone::{Country, Strictness};
 use crate::retry::RetryPolicy;
+use crate::saga;
 use crate::script::ScriptAction;
 use crate::time::{DURATION_MAX, Timestamp};
 use serde_json::Value;
@@ -31,6 +32,13 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// What is done under this name of the ledger, and for which step.
+    pub fn action_of(&self, effect: &str) -> Option<(&Action, &Step)> {
+        let step = self.all_steps().find(|step| *step.name == *saga::step_of(effect))?;
+        let action = if saga::is_undo(effect) { step.compensate.as_ref()? } else { &step.action };
+        Some((action, step))
+    }
+
     /// Every step, those inside branches too, as they are written.
     pub fn all_steps(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().flat_map(|step| {
@@ -103,6 +111,26 @@ pub enum Action {
     Parallel(Vec<Branch>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
     NotYet(&'static str),
+}
+
+impl Action {
+    /// Whom it calls, and what is done about an answer that is lost; `None` if nothing leaves the house.
+    pub fn outward(&self) -> Option<(&Arc<Integration>, &Promise)> {
+        match self {
+            Action::Http(http) => Some((&http.partner, &http.promise)),
+            Action::Script(script) => Some((&script.partner, &script.promise)),
+            Action::Sql(sql) => Some((&sql.partner, &sql.promise)),
+            Action::Send(send) => Some((&send.partner, &send.promise)),
+            Action::Transform(_)
+            | Action::Validate(_)
+            | Action::Phone(_)
+            | Action::Geoip(_)
+            | Action::Delay(_)
+            | Action::Setnx(_)
+            | Action::Parallel(_)
+            | Action::NotYet(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ pub mod moving;
 pub mod postgres;
 pub mod read;
 pub mod redis;
+pub mod resolve;
 pub mod seal;
 pub mod sqlite;
 pub mod target;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use read::Read;
+pub use resolve::{Resolution, ResolveAsk, Resolved};
 pub use seal::Kept;
 
 /// At most this many jobs may be unfinished; beyond it acceptance is refused.
@@ -42,6 +44,8 @@ pub const TOKENS_MAX: i64 = 10_000;
 pub const TOKEN_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// Later deliveries of one key that are kept one by one; the last row counts the rest.
 pub const DELIVERIES_KEPT_MAX: i64 = 100;
+/// Late answers of one effect that are kept; what comes after them is not.
+pub const LATE_ANSWERS_MAX: i64 = 10;
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -185,6 +189,22 @@ pub struct Conclusion {
     pub name: Arc<str>,
     pub state: EffectState,
     pub at: Timestamp,
+}
+
+/// What a worker knows of something it sent, when its job is another's by now.
+#[derive(Clone, Debug)]
+pub struct Testimony {
+    pub conclusion: Conclusion,
+    /// What the target answered, if it did.
+    pub status: Option<u16>,
+}
+
+/// What became of a testimony.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Testified {
+    Kept,
+    /// There are enough of this effect, or its job is gone.
+    NotKept,
 }
 
 /// The end of an attempt and what follows from it, as one change.
@@ -417,6 +437,10 @@ pub trait Store: Read {
     async fn intend(&self, lease: LeaseRef, effect: NewEffect) -> Result<Held>;
     /// Writes down what became of it, before the job moves on.
     async fn conclude(&self, lease: LeaseRef, conclusion: Conclusion) -> Result<Held>;
+    /// Keeps what a worker learned too late as evidence beside the ledger. It changes no state, whoever holds the job.
+    async fn testify(&self, lease: LeaseRef, testimony: Testimony) -> Result<Testified>;
+    /// Writes down a person's word on an effect of unknown outcome, on record. Once: a second time it changes nothing.
+    async fn resolve(&self, ask: ResolveAsk) -> Result<Resolved>;
     /// Sets a key that is not set, and writes down whether it did as the step's result: both or neither. A step that has a
     /// result gets it again. `None`: somebody else has the job now.
     async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>>;

@@ -8,7 +8,7 @@ use crate::sqlite::export::Source;
 use crate::{Result, StoreError, VersionId, postgres, sqlite};
 use bytes::Bytes;
 use clinch_core::death::Reason;
-use clinch_core::effect::{Effect, EffectState};
+use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, Fingerprint};
@@ -62,11 +62,13 @@ pub(crate) struct EventPart {
 impl EventPart {
     /// What of it can be large.
     pub fn bytes(&self) -> usize {
-        let answers = self.jobs.iter().flat_map(|job| &job.effects).map(|effect| match &effect.state {
+        let length = |state: &EffectState| match state {
             EffectState::Done(receipt) => receipt.body.len(),
             _ => 0,
-        });
-        self.payload.len() + answers.sum::<usize>()
+        };
+        let answers = self.jobs.iter().flat_map(|job| &job.effects).map(|effect| length(&effect.state));
+        let late = self.jobs.iter().flat_map(|job| &job.late).map(|answer| length(&answer.state));
+        self.payload.len() + answers.chain(late).sum::<usize>()
     }
 }
 
@@ -91,6 +93,7 @@ pub(crate) struct JobPart {
     pub fence: u64,
     pub attempts: Vec<SealedAttempt>,
     pub effects: Vec<Effect>,
+    pub late: Vec<LateAnswer>,
 }
 
 pub(crate) struct AuditPart {

@@ -3,7 +3,7 @@
 use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
 use clinch_core::death::Reason;
-use clinch_core::effect::Effect;
+use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Waits, Word};
 use clinch_core::key::DedupKey;
@@ -83,6 +83,8 @@ pub struct JobStory {
     pub row: JobRow,
     pub attempts: Vec<AttemptRow>,
     pub effects: Vec<Effect>,
+    /// What workers learned of effects after the job was another's.
+    pub late: Vec<LateAnswer>,
     pub deliveries: Vec<DeliveryRow>,
     pub audit: Vec<AuditRow>,
     pub payload: Kept,
@@ -108,6 +110,44 @@ pub struct JobFilter {
 pub struct JobPage {
     pub rows: Vec<JobRow>,
     /// Whether older rows exist that were not looked at.
+    pub more: bool,
+}
+
+/// An effect in a list.
+#[derive(Clone, Debug)]
+pub struct EffectRow {
+    pub job: JobId,
+    pub flow: Arc<str>,
+    pub queue: Arc<str>,
+    /// The workspace that its job runs.
+    pub version: VersionId,
+    pub word: Word,
+    /// Without the body of its answer.
+    pub effect: Effect,
+    /// A late answer says that it was done.
+    pub late_done: bool,
+}
+
+impl EffectRow {
+    pub fn id(&self) -> EffectId {
+        EffectId { job: self.job, step: self.effect.name.clone() }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct EffectFilter {
+    pub state: Option<EffectWord>,
+    pub flow: Option<String>,
+    pub job: Option<JobId>,
+    /// Only those after it in the list: the last of the page before.
+    pub before: Option<EffectId>,
+    pub limit: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct EffectPage {
+    pub rows: Vec<EffectRow>,
+    /// Whether more exist that were not looked at.
     pub more: bool,
 }
 
@@ -195,6 +235,8 @@ pub trait Read: Send + Sync {
     /// The jobs of an event.
     async fn jobs_of(&self, event: EventId) -> Result<Vec<JobRow>>;
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage>;
+    /// Effects, those of the newest jobs first.
+    async fn effects(&self, filter: EffectFilter) -> Result<EffectPage>;
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>>;
     /// The event that holds this key now.
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;

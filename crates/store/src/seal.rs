@@ -6,7 +6,7 @@ use crate::{CallEnd, Called, Conclusion, ForgetAsk, Forgotten, SetOnce, Settleme
 use aws_lc_rs::rand;
 use bytes::Bytes;
 use clinch_core::call::{CallKey, CallLeave};
-use clinch_core::effect::{Effect, EffectState, Receipt};
+use clinch_core::effect::{Effect, EffectState, LateAnswer, Receipt};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::seal::{KeyCheck, KeyId, KeyRing, NONCE_BYTES, NotOpened, Place, sealed_with};
 use clinch_core::time::Timestamp;
@@ -137,6 +137,16 @@ impl Sealer {
             }
         }
         done
+    }
+
+    /// The answers that came too late. They lie in the place of the result, which they may become; one that does not open is
+    /// left empty.
+    pub fn open_late(&self, job: JobId, late: &mut [LateAnswer]) {
+        for answer in late {
+            if let EffectState::Done(Receipt { body, .. }) = &mut answer.state {
+                *body = self.open(result_place(job, &answer.step), body).unwrap_or_default();
+            }
+        }
     }
 
     /// For people: what was kept, or why it is not told.

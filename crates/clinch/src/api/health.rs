@@ -1,5 +1,6 @@
 //! Is it alive, can it work, how much is there to do.
 
+use super::effects;
 use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{self, DeadNow, FlowNow, Moment, Overview, StoreNow};
@@ -34,6 +35,7 @@ pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
 /// Open like health: its labels come from the workspace or from fixed lists, never from an event.
 pub async fn metrics(State(house): State<House>) -> Result<impl IntoResponse, Problem> {
     let counts = house.store.counts().await?;
+    house.metrics.show_unresolved(&effects::unresolved(&house).await?);
     let text = house.metrics.render(&counts, &house.store.health(), house.clock.now());
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }

@@ -3,7 +3,7 @@
 use super::problem::Problem;
 use super::query::{Id, Query};
 use super::shapes;
-use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobShow, Moment};
+use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobShow, LateAnswer, Moment};
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
 use crate::house::House;
 use crate::masking::rules;
@@ -131,18 +131,23 @@ pub fn read_body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Re
 
 /// Why somebody does something, of a length that can be kept on record.
 pub fn reason(text: &str, chars_min: usize) -> Result<String, Problem> {
+    on_record("reason", text, chars_min)
+}
+
+/// What somebody writes for those who will read the record.
+pub fn on_record(name: &str, text: &str, chars_min: usize) -> Result<String, Problem> {
     // It is kept for long, and beside the payload, which can be forgotten: nobody's address belongs into it.
-    let reason = rules().text(text.trim());
-    match (chars_min..=REASON_CHARS_MAX).contains(&reason.chars().count()) {
-        true => Ok(reason),
+    let text = rules().text(text.trim());
+    match (chars_min..=REASON_CHARS_MAX).contains(&text.chars().count()) {
+        true => Ok(text),
         false => {
-            let said = format!("reason: write {chars_min} to {REASON_CHARS_MAX} characters; it is kept on record.");
+            let said = format!("{name}: write {chars_min} to {REASON_CHARS_MAX} characters; it is kept on record.");
             Err(Problem::bad_body(said))
         }
     }
 }
 
-async fn find(house: &House, id: JobId) -> Result<JobStory, Problem> {
+pub async fn find(house: &House, id: JobId) -> Result<JobStory, Problem> {
     house.store.job(id).await?.ok_or_else(|| absent(id))
 }
 
@@ -173,6 +178,7 @@ fn told(story: &JobStory) -> JobShow {
         waits_behind: story.behind.map(|job| job.to_string()),
         attempts: story.attempts.iter().map(Attempt::from).collect(),
         effects: story.effects.iter().map(Effect::from).collect(),
+        late_answers: story.late.iter().map(LateAnswer::from).collect(),
         deliveries: story.deliveries.iter().map(Delivery::from).collect(),
         audit: story.audit.iter().map(Audit::from).collect(),
         unread: story.payload.as_ref().err().map(ToString::to_string),

@@ -188,6 +188,7 @@ mod tests {
                 error: None,
             }],
             effects: vec![],
+            late: vec![],
             deliveries: vec![DeliveryRow { at: at(3), conflict: false, times: 4 }],
             audit: vec![AuditRow {
                 at: at(5),

@@ -5,6 +5,7 @@
 mod audit;
 pub mod auth;
 mod dead;
+mod effects;
 mod encryption;
 mod health;
 mod jobs;
@@ -19,19 +20,22 @@ mod tokens;
 pub use auth::AdminToken;
 
 use crate::house::House;
-use axum::Router;
+use crate::inquiry::Inquiry;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use problem::Problem;
+use std::sync::Arc;
 
 /// The largest body that a command may have.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-pub fn router(house: House, token: AdminToken) -> Router {
+/// `partners` is who can be asked whether an effect was done.
+pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Router {
     Router::new()
         .route("/api/v1/overview", get(health::overview))
         .route("/api/v1/jobs", get(jobs::list))
@@ -40,6 +44,10 @@ pub fn router(house: House, token: AdminToken) -> Router {
         .route("/api/v1/events/{id}", get(jobs::of_event))
         .route("/api/v1/dead", get(dead::list))
         .route("/api/v1/dead/groups", get(dead::groups))
+        .route("/api/v1/effects", get(effects::list))
+        .route("/api/v1/effects/{job}/{step}", get(effects::show))
+        .route("/api/v1/effects/{job}/{step}/verify", post(effects::verify))
+        .route("/api/v1/effects/{job}/{step}/resolve", post(effects::resolve))
         .route("/api/v1/keys", get(keys::show))
         .route("/api/v1/encryption", get(encryption::keys))
         .route("/api/v1/encryption/rotate", post(encryption::rotate))
@@ -60,6 +68,7 @@ pub fn router(house: House, token: AdminToken) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(harden))
+        .layer(Extension(partners))
         .with_state(house)
 }
 

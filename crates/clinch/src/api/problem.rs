@@ -66,6 +66,11 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, "CL0511", "full", "There is no room for another", detail)
     }
 
+    /// Nobody's word is needed on this effect.
+    pub fn not_unknown(detail: String) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "CL0512", "not-unknown", "The effect is not of unknown outcome", detail)
+    }
+
     /// Only a person can say what becomes of these steps.
     pub fn needs_ruling(steps: Vec<String>) -> Problem {
         let detail = format!(

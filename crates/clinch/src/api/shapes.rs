@@ -3,6 +3,7 @@
 
 use crate::chores::{self, Chore};
 use crate::masking::rules;
+use clinch_core::effect::EffectState;
 use clinch_core::mask;
 use clinch_core::time::Timestamp;
 use clinch_store::read;
@@ -113,6 +114,9 @@ pub struct JobShow {
     pub waits_behind: Option<String>,
     pub attempts: Vec<Attempt>,
     pub effects: Vec<Effect>,
+    /// What workers learned of effects after the job was another's.
+    #[serde(default)]
+    pub late_answers: Vec<LateAnswer>,
     pub deliveries: Vec<Delivery>,
     pub audit: Vec<Audit>,
     /// Why the body is not shown: it was erased, or changed.
@@ -183,7 +187,6 @@ pub struct Effect {
 
 impl From<&clinch_core::effect::Effect> for Effect {
     fn from(effect: &clinch_core::effect::Effect) -> Effect {
-        use clinch_core::effect::EffectState;
         Effect {
             step: effect.name.clone(),
             state: effect.state.word().into(),
@@ -198,6 +201,122 @@ impl From<&clinch_core::effect::Effect> for Effect {
             },
         }
     }
+}
+
+/// What became of a send whose worker had lost the job by then: evidence, which changed nothing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LateAnswer {
+    pub step: String,
+    /// What it says of the effect: done, not_done, unknown.
+    pub state: String,
+    pub answer_status: Option<u16>,
+    pub at: Moment,
+    /// Of the lease under which it was sent.
+    pub fence: u64,
+    /// Its shape, its texts masked.
+    pub answer: Option<Preview>,
+}
+
+impl From<&clinch_core::effect::LateAnswer> for LateAnswer {
+    fn from(late: &clinch_core::effect::LateAnswer) -> LateAnswer {
+        LateAnswer {
+            step: late.step.clone(),
+            state: late.state.word().into(),
+            answer_status: late.status,
+            at: Moment(late.at),
+            fence: late.fence.0,
+            answer: Preview::of_answer(&late.state),
+        }
+    }
+}
+
+/// `clinch.effects.list/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EffectList {
+    pub schema: String,
+    pub effects: Vec<EffectRow>,
+    /// Whether more exist that were not looked at.
+    pub more: bool,
+    /// Ask again with `before` of this for the next page.
+    pub next_before: Option<String>,
+}
+
+/// An effect in a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EffectRow {
+    /// Its job and its step: `job_…/charge`.
+    pub id: String,
+    pub job_id: String,
+    pub job_state: String,
+    pub flow: String,
+    /// Whom it calls; nothing when the workspace of its job cannot be read any more.
+    pub integration: Option<String>,
+    #[serde(flatten)]
+    pub effect: Effect,
+    /// A late answer says that it was done.
+    pub late_done: bool,
+}
+
+/// `clinch.effects.show/v1`: everything about one effect.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EffectShow {
+    pub schema: String,
+    pub id: String,
+    pub job: Job,
+    pub integration: Option<String>,
+    pub effect: Effect,
+    /// The shape of the answer, its texts masked.
+    pub answer: Option<Preview>,
+    pub late_answers: Vec<LateAnswer>,
+    /// What people did to its job.
+    pub audit: Vec<Audit>,
+}
+
+/// `clinch.effects.verify/v1`: what the partner says. Nothing was changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EffectVerified {
+    pub schema: String,
+    pub id: String,
+    /// done, not_done, no_answer, cannot_be_asked
+    pub found: String,
+    pub answer_status: Option<u16>,
+    /// Why nothing was found out.
+    pub why: Option<String>,
+    /// What the ledger says.
+    pub state: String,
+    /// Whether its job has not ended: then it decides itself.
+    pub job_state: String,
+}
+
+/// What `POST /api/v1/effects/{job}/{step}/resolve` takes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveAsk {
+    pub outcome: ResolveTo,
+    /// How the person knows.
+    pub proof: String,
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResolveTo {
+    Done,
+    NotDone,
+}
+
+/// `clinch.effects.resolve/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EffectResolved {
+    pub schema: String,
+    pub id: String,
+    /// False: it was so already and nothing was changed.
+    pub resolved: bool,
+    pub state: String,
+    pub job_id: String,
+    pub job_state: String,
+    /// Effects of its job that are unknown still.
+    pub unknown_left: usize,
 }
 
 /// A later delivery of the same key.
@@ -424,6 +543,14 @@ impl Preview {
     pub fn of(body: &[u8]) -> Preview {
         let mask::Preview { bytes, json, lines, cut } = rules().preview(body);
         Preview { bytes, json, lines, cut }
+    }
+
+    /// Where there was one, and something in it.
+    pub fn of_answer(state: &EffectState) -> Option<Preview> {
+        match state {
+            EffectState::Done(receipt) if !receipt.body.is_empty() => Some(Preview::of(&receipt.body)),
+            _ => None,
+        }
     }
 }
 

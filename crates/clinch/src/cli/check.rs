@@ -8,6 +8,9 @@ use crate::runtimes;
 use crate::workspace::read_files;
 use clap::{Args, ValueEnum};
 use clinch_core::config::{self, Severity};
+use clinch_core::protection::{Protection, Unprotected};
+use serde_json::{Value, json};
+use std::fmt::Write;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -44,8 +47,10 @@ impl Check {
                 .fix("name the directory: clinch check DIR; or see one work: clinch demo"));
         }
         let mut open = Vec::new();
+        let mut protection = None;
         let (found, refused) = match config::load(&files) {
             Ok((workspace, warnings)) => {
+                protection = Some(Protection::of(&workspace));
                 let ways = workspace.entrances().filter(|way| way.verify.is_none());
                 open.extend(ways.map(|way| format!("{} ({} {})", way.path, way.to.0, way.to.1)));
                 let missing = runtimes::missing(&workspace, Severity::Warning);
@@ -56,8 +61,16 @@ impl Check {
         let problems = Problems { directory: &self.directory, files: &files, found: &found };
         let usual = if matches!(globals.output(), Output::Json | Output::Jsonl) { Format::Json } else { Format::Human };
         match self.format.unwrap_or(usual) {
-            Format::Human => render::data(&problems.human())?,
-            Format::Json => render::json(Output::Json, &problems.json())?,
+            Format::Human => {
+                let shares =
+                    protection.as_ref().and_then(protected).map_or_else(String::new, |text| "\n".to_owned() + &text);
+                render::data(&(problems.human() + &shares))?;
+            }
+            Format::Json => {
+                let mut document = problems.json();
+                document["protected_effects"] = protection.as_ref().map_or(Value::Null, protected_json);
+                render::json(Output::Json, &document)?;
+            }
             Format::Github => render::data(&problems.github())?,
         }
         if problems.errors() > 0 {
@@ -71,5 +84,54 @@ impl Check {
             _ => render::note("`serve` refuses this workspace: it has parts that this version cannot run yet"),
         }
         Ok(Exit::Done)
+    }
+}
+
+/// The share of effects that a rule protects, and what to write for the others; nothing where nothing acts outside.
+fn protected(found: &Protection) -> Option<String> {
+    let percent = found.percent()?;
+    let mut text =
+        format!("protected effects: {} of {} ({percent} %)", found.protected(), render::count(found.steps, "step"));
+    for Unprotected { worker, step, integration, advice } in &found.unprotected {
+        let (worker, step, integration) = (render::clean(worker), render::clean(step), render::clean(integration));
+        let _ = write!(text, "\n  {worker}/{step} ({integration}): {advice}");
+    }
+    Some(text)
+}
+
+fn protected_json(found: &Protection) -> Value {
+    let unprotected = found.unprotected.iter().map(|step| {
+        json!({"worker": step.worker, "step": step.step, "integration": step.integration, "advice": step.advice})
+    });
+    json!({
+        "steps": found.steps,
+        "protected": found.protected(),
+        "percent": found.percent(),
+        "unprotected": unprotected.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d5_check_tells_the_share_of_protected_effects_and_what_to_write() {
+        let step = |step: &str| Unprotected {
+            worker: "orders".into(),
+            step: step.into(),
+            integration: "crm".into(),
+            advice: "write `idempotency: header`",
+        };
+        let found = Protection { steps: 9, unprotected: vec![step("mail"), step("call")] };
+        let expected = "\
+protected effects: 7 of 9 steps (78 %)
+  orders/mail (crm): write `idempotency: header`
+  orders/call (crm): write `idempotency: header`";
+        assert_eq!(protected(&found).as_deref(), Some(expected));
+        assert_eq!(protected(&Protection::default()), None);
+        let told = protected_json(&found);
+        assert_eq!((&told["steps"], &told["protected"], &told["percent"]), (&json!(9), &json!(7), &json!(78)));
+        assert_eq!(told["unprotected"][1]["step"], "call");
     }
 }

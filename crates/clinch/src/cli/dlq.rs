@@ -53,9 +53,9 @@ impl Dlq {
             Dlq::Groups => groups(&client, output).await,
             Dlq::Tail { follow, lines } => tail(&client, output, *follow, usize::from(*lines)).await,
             Dlq::Show { id } => {
-                let job = jobs::show(&client, output, id).await?.job;
-                match job.state.as_str() {
-                    "dead" => render::next(output, &jobs::replay_command(&job.id)),
+                let told = jobs::show(&client, output, id).await?;
+                match told.job.state.as_str() {
+                    "dead" => render::next(output, &jobs::after_death(&told)),
                     state => render::note(&format!("it is not a dead letter (any more): {state}")),
                 }
                 Ok(Exit::Done)

@@ -1,9 +1,9 @@
 //! `clinch jobs`: lists, and everything about one.
 
-use super::Globals;
 use super::client::{Client, given};
 use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, Cell, Output, Table, clean};
+use super::{Globals, effects};
 use crate::api::shapes::{Job, JobList, JobShow};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -85,15 +85,21 @@ impl Jobs {
             Jobs::Ls { state, filter } => list(&client, globals.output(), state.clone(), filter).await,
             Jobs::Show { id } if id.starts_with("evt_") => of_event(&client, globals.output(), id).await,
             Jobs::Show { id } => {
-                let job = show(&client, globals.output(), id).await?.job;
+                let told = show(&client, globals.output(), id).await?;
+                let job = &told.job;
                 match job.state.as_str() {
-                    "dead" => render::next(globals.output(), &replay_command(&job.id)),
+                    "dead" => render::next(globals.output(), &after_death(&told)),
                     _ => render::next(globals.output(), &format!("clinch jobs ls --flow {}", job.flow)),
                 }
                 Ok(Exit::Done)
             }
         }
     }
+}
+
+/// The next command for a dead letter: a word on what is unknown comes before a replay.
+pub fn after_death(told: &JobShow) -> String {
+    effects::next_for(told).unwrap_or_else(|| replay_command(&told.job.id))
 }
 
 pub fn replay_command(id: &str) -> String {
@@ -233,16 +239,18 @@ fn text(told: &JobShow, now: Timestamp) -> String {
     section(
         &mut text,
         "effects",
-        told.effects.iter().map(|effect| {
+        told.effects.iter().flat_map(|effect| {
             let answer = effect.answer_status.map_or_else(String::new, |status| format!("   answered {status}"));
             // An intent is counted, and what could not be delivered was never sent.
             let tried = format!("tried {}×", effect.sends);
-            format!(
+            let known = format!(
                 "{}  {}   {tried}   idempotency {}{answer}",
                 clean(&effect.step),
                 render::state(&effect.state),
                 effect.idempotency
-            )
+            );
+            let late = told.late_answers.iter().filter(|late| late.step == effect.step);
+            std::iter::once(known).chain(late.map(|late| format!("  {}", effects::late_line(late))))
         }),
     );
     section(
@@ -352,6 +360,7 @@ pub(super) mod tests {
                 changed_at: at(3),
                 answer_status: None,
             }],
+            late_answers: vec![],
             deliveries: vec![],
             audit: vec![],
             unread: None,
@@ -373,5 +382,36 @@ pub(super) mod tests {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
         assert!(!text.contains("later deliveries") && !text.contains("on record"), "{text}");
+        assert_eq!(after_death(&told), "clinch replay job_01HZX5T0N8W2A --reason TEXT");
+    }
+
+    #[test]
+    fn d2_a_dead_letter_with_a_late_answer_says_so_and_suggests_a_word() {
+        use super::super::effects::tests::{effect, late};
+        let told = JobShow {
+            schema: String::new(),
+            job: job(),
+            reason_meaning: None,
+            event: None,
+            answer_status: 202,
+            key_until: None,
+            priority: 0,
+            waits_behind: None,
+            attempts: vec![],
+            effects: vec![effect("unknown", "none")],
+            late_answers: vec![late("done", Some(200))],
+            deliveries: vec![],
+            audit: vec![],
+            unread: None,
+            body: Preview { bytes: 0, json: false, lines: vec![], cut: false },
+        };
+        let shown = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();
+        let late = format!("    late answer: 200 at {}, from fence 3: it was done\n", at(90).0);
+        assert!(shown.contains(&late), "{late:?} is not in\n{shown}");
+        let next = after_death(&told);
+        assert!(
+            next.starts_with("clinch effects resolve job_01HZX5T0N8W2A/charge --done --proof 'late answer"),
+            "{next}"
+        );
     }
 }

@@ -6,6 +6,7 @@ mod client;
 mod completions;
 mod demo;
 mod dlq;
+mod effects;
 mod exit;
 mod forget;
 mod jobs;
@@ -59,6 +60,7 @@ Examples:
   clinch send /hooks/signup -d '{\"id\":1}' --key k-1
   clinch dlq groups                             what gave up, and why
   clinch replay job_01HZX5T0N8W2A --reason 'token rotated, INC-482'
+  clinch effects ls state:unknown               what may or may not have happened
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 config invalid,
 7 server not reachable, 9 refused by a guard, 124 --wait ran out.";
@@ -115,6 +117,9 @@ enum Command {
     Dlq(dlq::Dlq),
     /// Run a dead letter again, under the same keys, on record
     Replay(replay::Replay),
+    /// What was done outside, and what may or may not have happened
+    #[command(subcommand)]
+    Effects(effects::Effects),
     /// The history of an idempotency key
     #[command(subcommand)]
     Key(key::Key),
@@ -174,6 +179,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Jobs(command) => command.run(globals).await,
         Command::Dlq(command) => command.run(globals).await,
         Command::Replay(command) => command.run(globals).await,
+        Command::Effects(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,
         Command::Keys(command) => command.run(globals).await,
         Command::Forget(command) => command.run(globals).await,

@@ -81,6 +81,7 @@ fn options(failure: Failure, id: JobId) -> Failure {
         Exit::Refused => failure
             .fact("--unknown skip      treat it as done")
             .fact("--unknown resend    send it again; it may happen twice")
+            .fact(format!("one by one, with proof: clinch effects ls state:unknown job:{id}"))
             .fix(format!("look at the target, then choose one: clinch replay {id} --reason TEXT --unknown skip")),
         _ => failure,
     }

@@ -11,6 +11,7 @@ use clinch_core::attempt::{Again, Failure, Outcome, read_status};
 use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
+use clinch_core::id::JobId;
 use clinch_core::integration::Integration;
 use clinch_core::term::{Term, may_begin};
 use clinch_store::target::Targets;
@@ -46,8 +47,31 @@ pub enum Passage {
 #[derive(Debug)]
 pub struct Passed {
     pub conclusion: Conclusion,
+    pub trace: Trace,
     /// The receipt, or how the attempt ends.
     pub result: Result<Receipt, Outcome>,
+}
+
+/// What an act left behind outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    Nothing,
+    /// It was sent, and this is what the target answered, if it did.
+    Sent {
+        status: Option<u16>,
+    },
+}
+
+impl Trace {
+    fn of(sent: &Sent) -> Trace {
+        match sent {
+            Sent::Answered { receipt, .. } => Trace::Sent { status: Some(receipt.status) },
+            Sent::NoAnswer { .. } | Sent::Failed { .. } | Sent::Broken { .. } | Sent::Undone(_) | Sent::Refused(_) => {
+                Trace::Sent { status: None }
+            }
+            Sent::NotSent(_) | Sent::TooLate | Sent::Blocked(_) | Sent::Invalid(_) => Trace::Nothing,
+        }
+    }
 }
 
 impl Gate {
@@ -68,7 +92,7 @@ impl Gate {
         term: impl Fn() -> Option<Term> + Send + Sync,
     ) -> clinch_store::Result<Passage> {
         let Effect { lease, step, partner, idempotency } = effect;
-        let visit = match self.enter(partner, lease, &*act).await? {
+        let visit = match self.enter(partner, lease.job, &*act).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Passage::Wait(wait)),
         };
@@ -93,11 +117,11 @@ impl Gate {
     /// A question to the partner, which changes nothing there: it is not in the ledger.
     pub async fn ask(
         &self,
-        lease: LeaseRef,
+        job: JobId,
         partner: &Arc<Integration>,
         question: Box<dyn Act>,
     ) -> clinch_store::Result<Result<Sent, Wait>> {
-        let visit = match self.enter(partner, lease, &*question).await? {
+        let visit = match self.enter(partner, job, &*question).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Err(wait)),
         };
@@ -107,8 +131,8 @@ impl Gate {
         Ok(Ok(sent))
     }
 
-    async fn enter(&self, partner: &Arc<Integration>, lease: LeaseRef, act: &dyn Act) -> clinch_store::Result<Entry> {
-        self.partners.of(&self.house, partner).enter(&self.house, lease.job, act.timeout()).await
+    async fn enter(&self, partner: &Arc<Integration>, job: JobId, act: &dyn Act) -> clinch_store::Result<Entry> {
+        self.partners.of(&self.house, partner).enter(&self.house, job, act.timeout()).await
     }
 
     fn tell(&self, visit: Visit, sent: &Sent) {
@@ -124,7 +148,7 @@ impl Gate {
     }
 
     fn judge(&self, step: &Arc<str>, partner: &Integration, class: Idempotency, sent: Sent) -> Passed {
-        let now = self.house.clock.now();
+        let (now, trace) = (self.house.clock.now(), Trace::of(&sent));
         let (state, result) = match sent {
             Sent::Answered { receipt, retry_after } => {
                 let asked = retry_after.and_then(|text| clinch_core::attempt::read_retry_after(&text, now));
@@ -181,6 +205,6 @@ impl Gate {
                 (EffectState::Unknown, Err(Outcome::Unknown { class, failure }))
             }
         };
-        Passed { conclusion: Conclusion { name: step.clone(), state, at: now }, result }
+        Passed { conclusion: Conclusion { name: step.clone(), state, at: now }, trace, result }
     }
 }

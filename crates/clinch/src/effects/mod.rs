@@ -11,7 +11,7 @@ mod slack;
 mod sql;
 
 pub use act::{Act, Sent};
-pub use gate::{Effect, Gate, Passage, Passed};
+pub use gate::{Effect, Gate, Passage, Passed, Trace};
 pub use http::{Forwarded, HttpCall, HttpClient};
 pub use mail::{MailCall, Server};
 pub use partner::Wait;

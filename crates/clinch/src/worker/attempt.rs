@@ -1,9 +1,10 @@
 //! One attempt of one job: run its steps in order, skip what is done, settle.
 
-use super::end::{End, StepEnd};
+use super::end::{End, StepEnd, Unwritten};
 use super::fanout::{self, Ground};
 use super::lease::Leases;
 use super::lookup::{Found, look_up};
+use super::record::{self, testify};
 use super::saga;
 use super::scope::Scope;
 use super::steps::delay::{self, Stand};
@@ -94,7 +95,7 @@ async fn steps_of(
     if !payload.about.mismatch.is_empty() && claim.replays == 0 {
         return Ok(Some(End::refused(Reason::BadPayload, payload.about.mismatch.to_string(), "")));
     }
-    let mut scope = Scope::new(house, claim, &payload, workspace);
+    let mut scope = Scope::new(house, claim.into(), &payload, workspace);
     let ground = Ground { house, gate, leases, claim, payload: &payload, retry: &worker.retry };
     if let Some(ended) = Ended::of(&claim.effects, claim.replays) {
         return saga::undo(ground, worker, ended, &mut scope).await;
@@ -116,14 +117,14 @@ async fn steps_of(
             StepEnd::Together => {}
             StepEnd::Computed(output) => scope.add_computed(&step.name, output),
             StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
-            StepEnd::Done(_, conclusion) if at + 1 == worker.steps.len() => {
+            StepEnd::Done(_, unwritten) if at + 1 == worker.steps.len() => {
                 // The last result and the end of the job are one change.
                 let outcome = Outcome::Succeeded(Ending::Success);
                 let end = End::of(outcome, &step.name);
-                return Ok(Some(End { conclusion: Some(conclusion), ..end }));
+                return Ok(Some(End { unwritten: Some(unwritten), ..end }));
             }
-            StepEnd::Done(receipt, conclusion) => {
-                if house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost {
+            StepEnd::Done(receipt, unwritten) => {
+                if record::conclude(house, claim, unwritten).await? == Held::Lost {
                     return Ok(None);
                 }
                 crate::crash::point("after_conclude");
@@ -222,9 +223,10 @@ pub async fn run_step(
         EffectState::NotDone | EffectState::Open | EffectState::GivenUp(_) => "failed",
     };
     count_step(house, claim, name, outcome, began);
+    let unwritten = Unwritten { conclusion: passed.conclusion, trace: passed.trace };
     Ok(match passed.result {
-        Ok(receipt) => StepEnd::Done(receipt, passed.conclusion),
-        Err(outcome) => StepEnd::Over(End { conclusion: Some(passed.conclusion), ..End::of(outcome, name) }),
+        Ok(receipt) => StepEnd::Done(receipt, unwritten),
+        Err(outcome) => StepEnd::Over(End { unwritten: Some(unwritten), ..End::of(outcome, name) }),
     })
 }
 
@@ -260,16 +262,16 @@ async fn wait_out(
             return Ok(StepEnd::TakenOver);
         }
     }
-    let conclusion = |state| Conclusion { name: name.clone(), state, at: now };
+    let unwritten = |state| Unwritten::from(Conclusion { name: name.clone(), state, at: now });
     Ok(match stand {
         Stand::Passed(receipt) => StepEnd::DoneBefore(receipt),
         Stand::Over(receipt) => {
-            let done = conclusion(EffectState::Done(receipt.clone()));
+            let done = unwritten(EffectState::Done(receipt.clone()));
             StepEnd::Done(receipt, done)
         }
         Stand::WaitUntil(until) => {
             let put_off = End::of(Outcome::PutOff { until, waits: Waits::Delay }, name);
-            StepEnd::Over(End { conclusion: Some(conclusion(EffectState::NotDone)), ..put_off })
+            StepEnd::Over(End { unwritten: Some(unwritten(EffectState::NotDone)), ..put_off })
         }
     })
 }
@@ -331,24 +333,29 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     let first_attempt_at = end.since.or(claim.first_attempt_at).unwrap_or(started_at);
     let past = Past { failures, first_attempt_at };
     let mut change = verdict(&end.outcome, past, &retry, now, house.clock.dice());
-    let mut conclusion = end.conclusion;
+    let mut unwritten = end.unwritten;
     if let Change::Buried { reason, .. } = change
         && end.undo
         && reason != Reason::UnknownOutcome
     {
         let error = end.outcome.failure().map_or(String::new(), |failure| failure.error);
         let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
-        conclusion = match saga::mark(house, claim, conclusion, &ended).await {
-            Ok(Some(line)) => Some(line),
+        unwritten = match saga::mark(house, claim, unwritten, &ended).await {
+            Ok(Some(line)) => Some(line.into()),
             Ok(None) => return tracing::info!(job.id = %job, "{job} was taken over before it could be undone"),
             Err(error) => return tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
         };
         change = Change::Retried { run_at: now };
     }
+    let testimony = unwritten.as_ref().and_then(Unwritten::testimony);
+    let conclusion = unwritten.map(|unwritten| unwritten.conclusion);
     let settlement = Settlement::of(&end.outcome, change, started_at, now, conclusion);
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
         Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
-        Ok(Held::Lost) => tracing::info!(job.id = %job, "{job} was taken over before it could be settled"),
+        Ok(Held::Lost) => {
+            tracing::info!(job.id = %job, "{job} was taken over before it could be settled");
+            testify(house, claim, testimony).await;
+        }
         Err(error) => tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
     }
 }

@@ -14,9 +14,9 @@ use tokio_util::task::TaskTracker;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Runs until the stop, then waits up to `grace` for jobs under way.
-pub async fn run(house: House, grace: Duration) -> Result<(), String> {
+pub async fn run(house: House, gate: Arc<Gate>, grace: Duration) {
     let mut crew = Crew {
-        gate: Arc::new(Gate::new(house.clone())?),
+        gate,
         pools: TaskTracker::new(),
         served: BTreeSet::new(),
         seen: BTreeSet::from([house.versions.live]),
@@ -32,7 +32,6 @@ pub async fn run(house: House, grace: Duration) -> Result<(), String> {
     if tokio::time::timeout(grace, crew.pools.wait()).await.is_err() {
         tracing::warn!("jobs were still under way after {grace:?}; what they had begun to send is unknown");
     }
-    Ok(())
 }
 
 struct Crew {

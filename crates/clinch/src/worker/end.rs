@@ -1,11 +1,12 @@
 //! How a step ends, and with it perhaps the attempt.
 
+use crate::effects::Trace;
 use crate::telemetry::Label;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Receipt};
 use clinch_core::time::Timestamp;
-use clinch_store::Conclusion;
+use clinch_store::{Conclusion, Testimony};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ pub struct End {
     pub outcome: Outcome,
     /// The step in which it ended, for the metrics.
     pub step: Label,
-    pub conclusion: Option<Conclusion>,
+    pub unwritten: Option<Unwritten>,
     /// How often it has failed before, where that is not how often the job has.
     pub failures: Option<u32>,
     /// From when on the retry policy counts, where that is not the job's first attempt.
@@ -25,17 +26,32 @@ pub struct End {
     pub undo: bool,
 }
 
+/// What is still to be written of an effect.
+pub struct Unwritten {
+    pub conclusion: Conclusion,
+    pub trace: Trace,
+}
+
+impl From<Conclusion> for Unwritten {
+    /// Of something that this attempt did not send.
+    fn from(conclusion: Conclusion) -> Unwritten {
+        Unwritten { conclusion, trace: Trace::Nothing }
+    }
+}
+
+impl Unwritten {
+    /// What is worth keeping of it when the job is another's by now.
+    pub fn testimony(&self) -> Option<Testimony> {
+        match self.trace {
+            Trace::Nothing => None,
+            Trace::Sent { status } => Some(Testimony { conclusion: self.conclusion.clone(), status }),
+        }
+    }
+}
+
 impl End {
     pub fn of(outcome: Outcome, step: impl Into<Label>) -> End {
-        End {
-            outcome,
-            step: step.into(),
-            conclusion: None,
-            failures: None,
-            since: None,
-            is_unclear: false,
-            undo: false,
-        }
+        End { outcome, step: step.into(), unwritten: None, failures: None, since: None, is_unclear: false, undo: false }
     }
 
     pub fn refused(reason: Reason, error: String, step: impl Into<Label>) -> End {
@@ -48,7 +64,7 @@ impl End {
             "step `{step}` was sent before and its outcome is unknown; a person must say whether to send it again"
         );
         let unknown = Conclusion { name: step.clone(), state: EffectState::Unknown, at: now };
-        End { conclusion: Some(unknown), ..End::refused(Reason::UnknownOutcome, why, step) }
+        End { unwritten: Some(unknown.into()), ..End::refused(Reason::UnknownOutcome, why, step) }
     }
 }
 
@@ -62,8 +78,8 @@ pub enum StepEnd {
     Computed(Value),
     /// An earlier attempt did it.
     DoneBefore(Receipt),
-    /// It was done now; the conclusion is still to be written.
-    Done(Receipt, Conclusion),
+    /// It was done now, and that is still to be written.
+    Done(Receipt, Unwritten),
     /// The attempt ends here.
     Over(End),
     /// Somebody else has the job now.

@@ -4,6 +4,7 @@
 use super::attempt::run_step;
 use super::end::{End, StepEnd};
 use super::lease::Leases;
+use super::record;
 use super::scope::Scope;
 use crate::effects::Gate;
 use crate::house::House;
@@ -14,7 +15,7 @@ use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
 use clinch_core::saga;
 use clinch_core::worker::{Branch, Step};
-use clinch_store::{Claim, Conclusion, Held};
+use clinch_store::{Claim, Held};
 use futures_util::future::join_all;
 
 /// What an attempt stands on.
@@ -106,8 +107,8 @@ async fn run_branch<'a>(
             StepEnd::LeftOut | StepEnd::Together => {}
             StepEnd::Computed(output) => scope.add_computed(&step.name, output),
             StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
-            StepEnd::Done(receipt, conclusion) => {
-                if house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost {
+            StepEnd::Done(receipt, unwritten) => {
+                if record::conclude(house, claim, unwritten).await? == Held::Lost {
                     return Ok(None);
                 }
                 crate::crash::point("after_conclude");
@@ -116,10 +117,10 @@ async fn run_branch<'a>(
             StepEnd::Over(end) => {
                 let fate = judge(ground, branch, &end);
                 let mut is_unclear = false;
-                if let Some(Conclusion { name, state, at }) = end.conclusion {
-                    let conclusion = Conclusion { name, state: kept(state, &fate), at };
-                    is_unclear = saga::is_unclear(&conclusion.state);
-                    if house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost {
+                if let Some(mut unwritten) = end.unwritten {
+                    unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
+                    is_unclear = saga::is_unclear(&unwritten.conclusion.state);
+                    if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(None);
                     }
                 }
@@ -133,7 +134,7 @@ async fn run_branch<'a>(
 
 fn judge(ground: Ground<'_>, branch: &Branch, end: &End) -> Fate {
     let Ground { claim, retry, .. } = ground;
-    let own = match &end.conclusion {
+    let own = match &end.unwritten {
         // The ledger that was claimed does not know of this send yet.
         Some(_) => failures(effects_of(branch, &claim.effects), 1, life(claim), retry),
         // It failed without sending anything, which the ledger does not count: then the job's failures do.

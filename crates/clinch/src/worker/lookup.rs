@@ -1,16 +1,61 @@
-//! An effect whose answer was lost, and a partner that can be asked.
+//! An effect whose answer was lost, and a partner that can be asked: by the next attempt, or by a person.
 
 use super::end::{End, StepEnd};
 use super::scope::Scope;
-use super::steps::Outward;
+use super::steps::{self, Kind, Outward};
 use crate::effects::{Gate, Sent, Wait};
 use crate::house::House;
+use crate::inquiry::Finding;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
-use clinch_core::effect::EffectState;
+use clinch_core::effect::{EffectState, Receipt};
+use clinch_core::expr::BadExpr;
+use clinch_core::id::JobId;
+use clinch_core::job::Waits;
+use clinch_core::payload::Payload;
+use clinch_core::saga;
 use clinch_core::worker::Step;
+use clinch_store::read::JobStory;
 use clinch_store::{Claim, Conclusion};
+
+/// What the partner said.
+enum Told {
+    Done(Receipt),
+    NotDone(Receipt),
+    /// Nothing says how to ask it.
+    NoQuestion,
+    /// The question cannot be put together.
+    BadQuestion(BadExpr),
+    /// It cannot be asked now.
+    Wait(Wait),
+    /// Its answer says nothing: why.
+    Nothing(String),
+}
+
+async fn ask(gate: &Gate, job: JobId, action: &dyn Outward, scope: &mut Scope<'_>) -> clinch_store::Result<Told> {
+    let (Some(lookup), Some(question)) = (&action.promise().lookup, action.question(scope)) else {
+        return Ok(Told::NoQuestion);
+    };
+    let question = match question {
+        Ok(question) => question,
+        Err(error) => return Ok(Told::BadQuestion(error)),
+    };
+    Ok(match gate.ask(job, action.partner(), question).await? {
+        Err(wait) => Told::Wait(wait),
+        Ok(Sent::Answered { receipt, .. }) if !is_failure(receipt.status) => {
+            match lookup.is_done(&receipt, scope.names().clone()) {
+                Ok(true) => Told::Done(receipt),
+                Ok(false) => Told::NotDone(receipt),
+                Err(error) => Told::Nothing(format!("its answer says nothing: {error}")),
+            }
+        }
+        Ok(Sent::Answered { receipt, .. }) => {
+            Told::Nothing(format!("to the lookup the target answered {}", receipt.status))
+        }
+        Ok(_) => Told::Nothing("the lookup was not answered".into()),
+    })
+}
 
 /// What the partner says of an effect whose answer was lost.
 pub enum Found {
@@ -27,39 +72,86 @@ pub async fn look_up(
     action: &dyn Outward,
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<Found> {
-    let name = &step.name;
+    let (name, job) = (&step.name, claim.lease.job);
     let over = |outcome| Ok(Found::Over(StepEnd::Over(End::of(outcome, name))));
     let failed = |reason, why: String| {
         Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
     };
-    let (Some(lookup), Some(question)) = (&action.promise().lookup, action.question(scope)) else {
-        return Ok(Found::Over(StepEnd::Over(End::ask(house.clock.now(), name))));
-    };
-    let question = match question {
-        Ok(question) => question,
-        Err(error) => return over(failed(Reason::MissingData, format!("what to ask is not known: {error}"))),
-    };
-    let (receipt, done) = match gate.ask(claim.lease, action.partner(), question).await? {
-        Err(Wait { until, waits }) => return over(Outcome::PutOff { until, waits }),
-        Ok(Sent::Answered { receipt, .. }) if !is_failure(receipt.status) => {
-            match lookup.is_done(&receipt, scope.names().clone()) {
-                Ok(done) => (receipt, done),
-                Err(error) => return over(failed(Reason::UnknownOutcome, format!("its answer says nothing: {error}"))),
-            }
+    let said = |done: &str| tracing::info!(job.id = %job, "step `{name}`: the lookup says that it was {done}");
+    match ask(gate, job, action, scope).await? {
+        Told::NoQuestion => Ok(Found::Over(StepEnd::Over(End::ask(house.clock.now(), name)))),
+        Told::BadQuestion(error) => over(failed(Reason::MissingData, format!("what to ask is not known: {error}"))),
+        Told::Wait(Wait { until, waits }) => over(Outcome::PutOff { until, waits }),
+        Told::Nothing(why) => over(failed(Reason::UnknownOutcome, why)),
+        Told::NotDone(_) => {
+            said("not done");
+            Ok(Found::NotDone)
         }
-        Ok(Sent::Answered { receipt, .. }) => {
-            return over(failed(
-                Reason::UnknownOutcome,
-                format!("to the lookup the target answered {}", receipt.status),
-            ));
+        Told::Done(receipt) => {
+            said("done");
+            let state = EffectState::Done(receipt.clone());
+            let conclusion = Conclusion { name: name.clone(), state, at: house.clock.now() };
+            Ok(Found::Over(StepEnd::Done(receipt, conclusion.into())))
         }
-        Ok(_) => return over(failed(Reason::UnknownOutcome, "the lookup was not answered".into())),
-    };
-    tracing::info!(job.id = %claim.lease.job, "step `{name}`: the lookup says that it was {}done", if done { "" } else { "not " });
-    if !done {
-        return Ok(Found::NotDone);
     }
-    let conclusion =
-        Conclusion { name: name.clone(), state: EffectState::Done(receipt.clone()), at: house.clock.now() };
-    Ok(Found::Over(StepEnd::Done(receipt, conclusion)))
+}
+
+/// The same question, for a person. Nothing is written down.
+pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -> clinch_store::Result<Finding> {
+    let cannot = |why: String| Ok(Finding::CannotBeAsked(why));
+    let job = story.row.id;
+    let workspace = house.versions.get(story.row.version, &*house.store).await?;
+    let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&story.row.queue));
+    let (Some(workspace), Some(worker)) = (&workspace, worker) else {
+        return cannot(format!("the workspace that {job} runs is not there any more"));
+    };
+    let Some((action, asked)) = worker.action_of(step) else {
+        return cannot(format!("worker `{}` has no step `{step}`", worker.name));
+    };
+    let Some(Kind::Outward(action)) = steps::kind(action) else {
+        return cannot(format!("step `{step}` calls nobody"));
+    };
+    let payload = match &story.payload {
+        Ok(stored) => Payload::decode(stored).map_err(|error| error.to_string()),
+        Err(why) => Err(why.to_string()),
+    };
+    let payload = match payload {
+        Ok(payload) => payload,
+        Err(why) => return cannot(format!("what was stored of the event is not to be had: {why}")),
+    };
+    let mut scope = Scope::new(house, (&story.row).into(), &payload, workspace);
+    // What undoes a step may name it too.
+    let is_undo = saga::is_undo(step);
+    for before in worker.all_steps().take_while(|known| known.name != asked.name).chain(is_undo.then_some(asked)) {
+        remember(before, story, &mut scope);
+    }
+    scope.begin(&step.into());
+    let partner = &action.partner().name;
+    Ok(match ask(gate, job, action, &mut scope).await? {
+        Told::Done(receipt) => Finding::Done { status: receipt.status },
+        Told::NotDone(receipt) => Finding::NotDone { status: receipt.status },
+        Told::NoQuestion => Finding::CannotBeAsked(format!(
+            "no `lookup:` says how to ask `{partner}`; look there yourself, or declare one and it can be asked from then on"
+        )),
+        Told::BadQuestion(error) => Finding::CannotBeAsked(format!("what to ask is not known: {error}")),
+        Told::Wait(Wait { until, waits }) => {
+            let why = if waits == Waits::Circuit { "its circuit is open" } else { "its limit is reached" };
+            Finding::NoAnswer(format!("`{partner}` is not called now, because {why}; ask again after {until}"))
+        }
+        Told::Nothing(why) => Finding::NoAnswer(why),
+    })
+}
+
+/// What an earlier step came to: the question may name it.
+fn remember(step: &Step, story: &JobStory, scope: &mut Scope<'_>) {
+    let name = saga::renewed(step, &story.effects).unwrap_or_else(|| step.name.clone());
+    let past = story.effects.iter().find(|effect| *effect.name == *name);
+    if let Some(EffectState::Done(receipt)) = past.map(|past| &past.state) {
+        scope.add_output(&step.name, receipt);
+    } else if let Some(Kind::Inward(action)) = steps::kind(&step.action)
+        && step.when.as_ref().is_none_or(|condition| condition.holds(scope.names()).unwrap_or(false))
+        && let Ok(output) = action.compute(scope)
+    {
+        scope.add_computed(&step.name, output);
+    }
 }

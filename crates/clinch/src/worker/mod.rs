@@ -4,13 +4,15 @@ mod attempt;
 mod crew;
 mod end;
 mod fanout;
+mod hands;
 mod lease;
 mod lookup;
 mod pool;
+mod record;
 mod saga;
 mod scope;
 mod share;
 mod steps;
 mod wrap;
 
-pub use crew::run;
+pub use hands::Hands;

@@ -2,8 +2,9 @@
 //! crash repeats nothing and leaves nothing out.
 
 use super::attempt::run_step;
-use super::end::{End, StepEnd};
+use super::end::{End, StepEnd, Unwritten};
 use super::fanout::{Ground, life};
+use super::record;
 use super::scope::Scope;
 use super::steps::{self, Kind};
 use crate::house::House;
@@ -26,11 +27,11 @@ pub fn has_to_undo(worker: &Worker, end: &End, scope: &Scope<'_>) -> bool {
 pub async fn mark(
     house: &House,
     claim: &Claim,
-    last: Option<Conclusion>,
+    last: Option<Unwritten>,
     ended: &Ended,
 ) -> clinch_store::Result<Option<Conclusion>> {
     if let Some(last) = last
-        && house.insist(|| house.store.conclude(claim.lease, last.clone())).await? == Held::Lost
+        && record::conclude(house, claim, last).await? == Held::Lost
     {
         return Ok(None);
     }
@@ -123,12 +124,12 @@ async fn undo_one(
         return Ok(Some(Fate::Interrupted));
     }
     let step = Step { name: undo.name.clone(), when: None, action: undo.action.clone(), compensate: None };
-    let (fate, conclusion) = match run_step(house, gate, leases, claim, &step, payload, scope).await? {
-        StepEnd::Done(_, conclusion) => (Fate::Done, Some(conclusion)),
+    let (fate, unwritten) = match run_step(house, gate, leases, claim, &step, payload, scope).await? {
+        StepEnd::Done(_, unwritten) => (Fate::Done, Some(unwritten)),
         StepEnd::LeftOut | StepEnd::Together | StepEnd::Computed(_) | StepEnd::DoneBefore(_) => (Fate::Done, None),
         StepEnd::TakenOver => return Ok(None),
         StepEnd::Over(end) => {
-            let own = match &end.conclusion {
+            let own = match &end.unwritten {
                 Some(_) => {
                     let past = claim.effects.iter().filter(|effect| *effect.name == *undo.name);
                     failures(past, 1, life(claim), retry)
@@ -140,12 +141,15 @@ async fn undo_one(
                 Fate::Over(failure) => Fate::Over(bare(failure, undo)),
                 other => other,
             };
-            let conclusion = end.conclusion.map(|last| Conclusion { state: kept(last.state, &fate), ..last });
-            (fate, conclusion)
+            let mut unwritten = end.unwritten;
+            if let Some(last) = &mut unwritten {
+                last.conclusion.state = kept(last.conclusion.state.clone(), &fate);
+            }
+            (fate, unwritten)
         }
     };
-    if let Some(conclusion) = conclusion
-        && house.insist(|| house.store.conclude(claim.lease, conclusion.clone())).await? == Held::Lost
+    if let Some(unwritten) = unwritten
+        && record::conclude(house, claim, unwritten).await? == Held::Lost
     {
         return Ok(None);
     }

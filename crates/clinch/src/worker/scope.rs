@@ -4,15 +4,42 @@ use crate::house::House;
 use clinch_core::config::Workspace;
 use clinch_core::effect::Receipt;
 use clinch_core::expr;
+use clinch_core::id::{EventId, JobId};
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
 use clinch_core::source::{Content, Source};
+use clinch_core::time::Timestamp;
 use clinch_store::Claim;
+use clinch_store::read::JobRow;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
+/// What names tell of the job.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    pub job: JobId,
+    pub event: EventId,
+    pub received_at: Timestamp,
+    /// Attempts that ended.
+    pub attempts: u32,
+}
+
+impl From<&Claim> for Subject {
+    fn from(claim: &Claim) -> Subject {
+        let Claim { lease, event, received_at, attempts, .. } = *claim;
+        Subject { job: lease.job, event, received_at, attempts }
+    }
+}
+
+impl From<&JobRow> for Subject {
+    fn from(row: &JobRow) -> Subject {
+        let JobRow { id: job, event, received_at, attempts, .. } = *row;
+        Subject { job, event, received_at, attempts }
+    }
+}
+
 pub struct Scope<'a> {
-    claim: &'a Claim,
+    subject: Subject,
     payload: &'a Payload,
     workspace: &'a Workspace,
     house: &'a House,
@@ -22,8 +49,8 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    pub fn new(house: &'a House, claim: &'a Claim, payload: &'a Payload, workspace: &'a Workspace) -> Self {
-        Scope { claim, payload, workspace, house, names: None, outputs: Vec::new(), step: None }
+    pub fn new(house: &'a House, subject: Subject, payload: &'a Payload, workspace: &'a Workspace) -> Self {
+        Scope { subject, payload, workspace, house, names: None, outputs: Vec::new(), step: None }
     }
 
     /// For a branch: what it adds is not seen by others before they come together again.
@@ -80,7 +107,7 @@ impl<'a> Scope<'a> {
     pub fn begin(&mut self, step: &Arc<str>) {
         self.step = Some(step.clone());
         if let Some(names) = &mut self.names {
-            names.insert("step".into(), step_names(self.claim, step));
+            names.insert("step".into(), step_names(self.subject, step));
         }
     }
 
@@ -93,23 +120,23 @@ impl<'a> Scope<'a> {
     }
 
     pub fn names(&mut self) -> &expr::Scope {
-        let (claim, payload, workspace, outputs) = (self.claim, self.payload, self.workspace, &self.outputs);
+        let (subject, payload, workspace, outputs) = (self.subject, self.payload, self.workspace, &self.outputs);
         let (house, step) = (self.house, &self.step);
         self.names.get_or_insert_with(|| {
-            let mut names = build(house, claim, payload, workspace, outputs);
-            names.extend(step.iter().map(|step| ("step".to_string(), step_names(claim, step))));
+            let mut names = build(house, subject, payload, workspace, outputs);
+            names.extend(step.iter().map(|step| ("step".to_string(), step_names(subject, step))));
             names
         })
     }
 }
 
-fn step_names(claim: &Claim, step: &str) -> Value {
-    json!({"name": step, "key": IdempotencyKey::of(claim.lease.job, step).as_str()})
+fn step_names(subject: Subject, step: &str) -> Value {
+    json!({"name": step, "key": IdempotencyKey::of(subject.job, step).as_str()})
 }
 
 fn build(
     house: &House,
-    claim: &Claim,
+    subject: Subject,
     payload: &Payload,
     workspace: &Workspace,
     outputs: &[(String, Value)],
@@ -124,20 +151,20 @@ fn build(
         .filter_map(|name| Some((name.clone(), Value::String(house.secrets.get(name)?))))
         .collect();
     // The jobs of an event have the numbers after its own.
-    let place = claim.lease.job.number().saturating_sub(claim.event.number() + 1);
+    let place = subject.job.number().saturating_sub(subject.event.number() + 1);
     let key = about.key_of(usize::try_from(place).unwrap_or(usize::MAX));
     let mut names = Map::new();
     names.insert("request".into(), json!({"body": body, "headers": headers}));
     names.insert("body".into(), body);
     names.insert("headers".into(), Value::Object(headers));
     names.insert("key".into(), key.into());
-    let received_at = claim.received_at.to_string();
+    let received_at = subject.received_at.to_string();
     let event = json!({
-        "id": claim.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,
+        "id": subject.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,
         "tenant": about.tenant, "sender": about.sender, "schema_version": about.schema_version, "received_at": received_at,
     });
     names.insert("event".into(), event);
-    names.insert("job".into(), json!({"id": claim.lease.job.to_string(), "attempt": claim.attempts + 1}));
+    names.insert("job".into(), json!({"id": subject.job.to_string(), "attempt": subject.attempts + 1}));
     names.insert("steps".into(), Value::Object(outputs.iter().cloned().collect()));
     names.insert("secrets".into(), Value::Object(secrets));
     names

@@ -110,7 +110,7 @@ async fn done_by_another(
         return Ok(Err(StepEnd::TakenOver));
     }
     let conclusion = Conclusion { name: step.name.clone(), state: EffectState::Done(receipt.clone()), at: now };
-    Ok(Err(StepEnd::Done(receipt, conclusion)))
+    Ok(Err(StepEnd::Done(receipt, conclusion.into())))
 }
 
 impl Turn {

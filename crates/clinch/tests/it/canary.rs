@@ -297,6 +297,13 @@ async fn ask_all(house: &mut House<'_>) {
         house.run(&["jobs", "show", &job, "-o", "table"]);
         house.run(&["dlq", "show", &job, "--json"]);
     }
+    let effects = house.api("/api/v1/effects?limit=200").await.json()["effects"].as_array().unwrap().clone();
+    assert!(!effects.is_empty());
+    for effect in effects.iter().map(|effect| text(effect, "id")) {
+        house.api(&format!("/api/v1/effects/{effect}")).await;
+        house.run(&["effects", "show", &effect, "-o", "table"]);
+        house.run(&["effects", "verify", &effect]);
+    }
     let mail = "kanary.mail%40leak.example";
     for path in [
         "/metrics",
@@ -315,6 +322,9 @@ async fn ask_all(house: &mut House<'_>) {
         &format!("/api/v1/keys?key={mail}&tenant={mail}"),
         &format!("/api/v1/keys?key=k&flow={mail}"),
         &format!("/api/v1/keys?{mail}=k"),
+        &format!("/api/v1/effects?state={mail}"),
+        &format!("/api/v1/effects?before={mail}"),
+        &format!("/api/v1/effects/{mail}/{mail}"),
         &format!("/api/v1/jobs?state={mail}"),
         &format!("/api/v1/jobs?reason={mail}"),
         &format!("/api/v1/jobs?before={mail}"),

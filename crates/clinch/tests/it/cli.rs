@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 
 const BODY: &str = r#"{"order":7}"#;
 
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
 }
 
 impl Said {
-    fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error} in {:?}; {}", self.out, self.err))
     }
 }
@@ -26,12 +26,12 @@ fn say(command: &mut Command) -> Said {
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-fn clinch(data_dir: &Path, arguments: &[&str]) -> Said {
+pub fn clinch(data_dir: &Path, arguments: &[&str]) -> Said {
     say(Command::new(env!("CARGO_BIN_EXE_clinch")).args(arguments).env("CLINCH_DATA_DIR", data_dir))
 }
 
 /// Blocking, and the house runs in the same process: it must not wait for this thread.
-async fn ask(world: &World, arguments: &[&str]) -> Said {
+pub async fn ask(world: &World, arguments: &[&str]) -> Said {
     let (data_dir, arguments) = (world.data_dir(), arguments.iter().map(|a| a.to_string()).collect::<Vec<_>>());
     let ask = move || clinch(&data_dir, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     tokio::task::spawn_blocking(ask).await.unwrap()

@@ -9,6 +9,7 @@ mod config;
 mod crash;
 mod disk;
 mod doors;
+mod effects;
 mod encryption;
 mod fanout;
 mod hostile;

@@ -403,8 +403,8 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
 
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
-    let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0,
-                        "deliveries": 0, "audit_rows": 2, "set_keys": 0, "sender_tokens": 1});
+    let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0,
+                        "deliveries": 0, "audit_rows": 2, "set_keys": 0, "calls": 0, "sender_tokens": 1});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

@@ -333,6 +333,10 @@ impl Server {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
     }
 
+    pub fn data_dir(&self) -> &Path {
+        self.card.parent().unwrap()
+    }
+
     pub fn hook(&self, way: &str) -> String {
         format!("{}/hooks/{way}", self.intake)
     }

@@ -283,8 +283,11 @@ impl World {
     }
 
     pub async fn replay(&self, job: JobId, ask: Value) -> Answer {
-        let url = self.admin_url(&format!("/api/v1/jobs/{job}/replay"));
-        let request = self.client.post(url).bearer_auth(&self.token).body(ask.to_string());
+        self.command(&format!("/api/v1/jobs/{job}/replay"), ask).await
+    }
+
+    pub async fn command(&self, path: &str, ask: Value) -> Answer {
+        let request = self.client.post(self.admin_url(path)).bearer_auth(&self.token).body(ask.to_string());
         Answer::read(request.send().await.unwrap()).await
     }
 }

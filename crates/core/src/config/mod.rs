@@ -150,16 +150,16 @@ impl Workspace {
 
     /// Everybody whom its steps may call.
     pub fn partners(&self) -> impl Iterator<Item = &Arc<Integration>> {
-        let called = self.workers.iter().flat_map(Worker::actions).filter_map(|action| match action {
-            Action::Http(http) => Some(&http.partner),
-            Action::Sql(sql) => Some(&sql.partner),
-            Action::Script(script) => Some(&script.partner),
-            Action::Send(send) => Some(&send.partner),
-            _ => None,
-        });
-        let mut all: BTreeMap<&str, &Arc<Integration>> = called.map(|partner| (&*partner.name, partner)).collect();
+        let called = self.workers.iter().flat_map(Worker::actions).filter_map(Action::outward);
+        let mut all: BTreeMap<&str, &Arc<Integration>> = called.map(|(partner, _)| (&*partner.name, partner)).collect();
         all.extend(self.integrations.iter().map(|partner| (&*partner.name, partner)));
         all.into_values()
+    }
+
+    /// Whom this effect of a job of this queue is with.
+    pub fn partner_of(&self, queue: &str, effect: &str) -> Option<&Arc<Integration>> {
+        let (action, _) = self.worker_for(queue)?.action_of(effect)?;
+        action.outward().map(|(partner, _)| partner)
     }
 
     /// The files that its steps look addresses up in.

@@ -223,6 +223,21 @@ CREATE TABLE effect (
     PRIMARY KEY (job, name, no)
 ) PARTITION BY RANGE (job);
 CREATE TABLE effect_rest PARTITION OF effect DEFAULT;
+-- People look for what is unknown. Only such lines are in it: to write the others costs nothing more.
+CREATE INDEX effect_unknown ON effect (job, name) WHERE state = 3;
+
+-- What workers learned of something they sent after their job was another's: evidence, which changes no state. Few, so not in
+-- spans: they go with the row of their job.
+CREATE TABLE late_answer (
+    job bigint NOT NULL,
+    fence bigint NOT NULL,
+    at bigint NOT NULL,
+    status integer,
+    state smallint NOT NULL,
+    name text NOT NULL,
+    body bytea,
+    PRIMARY KEY (job, name, fence)
+);
 
 -- Later deliveries under the key of an event. kind: 0 duplicate, 1 conflict. The last row counts what came after it.
 CREATE TABLE delivery (

@@ -95,6 +95,22 @@ CREATE TABLE effect (
     PRIMARY KEY (job, name)
 ) WITHOUT ROWID, STRICT;
 
+-- People look for what is unknown. Only such rows are in it: to write the others costs nothing more.
+CREATE INDEX effect_unknown ON effect (job, name) WHERE state = 3;
+
+-- What workers learned of something they sent after their job was another's: evidence, which changes no state.
+-- state: as in the ledger, and never 0.
+CREATE TABLE late_answer (
+    job INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    status INTEGER,
+    body BLOB,
+    PRIMARY KEY (job, name, fence)
+) WITHOUT ROWID, STRICT;
+
 -- Later deliveries under the key of an event. kind: 0 duplicate, 1 conflict. The last row counts what came after it.
 CREATE TABLE delivery (
     event INTEGER NOT NULL,

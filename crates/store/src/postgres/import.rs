@@ -9,7 +9,8 @@ use super::{Fault, migrate};
 use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
 use crate::{Result, StoreError};
-use clinch_core::effect::{Effect, EffectState};
+use clinch_core::effect::{Effect, EffectState, LateAnswer};
+use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
 use std::borrow::Cow;
@@ -48,8 +49,8 @@ const MOVED_AUDIT: &str = "moved_audit";
 const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
-const TABLES: &str =
-    "version, event, dedup, job, lane, queue_turn, attempt, effect, delivery, audit, tally, once, call, sender_token";
+const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
+                      sender_token";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -187,6 +188,7 @@ impl Target {
             ("jobs", "count(*) FROM job"),
             ("attempts", "count(*) FROM attempt"),
             ("effects", "count(DISTINCT (job, name)) FROM effect"),
+            ("late answers", "count(*) FROM late_answer"),
             ("deliveries", "count(*) FROM delivery"),
             ("audit rows", "count(*) FROM audit"),
             ("set keys", "count(*) FROM once"),
@@ -300,6 +302,7 @@ async fn insert_all(client: &Client, events: &[EventPart]) -> Sql<()> {
     insert_jobs(client, &jobs).await?;
     insert_attempts(client, &jobs).await?;
     insert_effects(client, &jobs).await?;
+    insert_late(client, &jobs).await?;
     insert_deliveries(client, events).await
 }
 
@@ -427,14 +430,17 @@ async fn insert_attempts(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sq
     .await
 }
 
+fn receipt(state: &EffectState) -> Option<(i32, Vec<u8>)> {
+    match state {
+        EffectState::Done(receipt) => Some((i32::from(receipt.status), receipt.body.to_vec())),
+        _ => None,
+    }
+}
+
 async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()> {
     let rows: Vec<(&JobPart, &Effect)> =
         jobs.iter().flat_map(|(_, job)| job.effects.iter().map(|effect| (*job, effect))).collect();
-    let receipt = |effect: &'_ Effect| match &effect.state {
-        EffectState::Done(receipt) => Some(receipt.body.to_vec()),
-        _ => None,
-    };
-    let receipts = column(&rows, |(_, effect)| receipt(effect));
+    let receipts = column(&rows, |(_, effect)| receipt(&effect.state));
     write(
         client,
         "INSERT INTO effect (job, first_intended_at, changed_at, fence, sends, status, class, state, name, body, no)
@@ -450,7 +456,32 @@ async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql
             &column(&rows, |(_, effect)| class_number(effect.class)),
             &column(&rows, |(_, effect)| effect_number(&effect.state)),
             &column(&rows, |(_, effect)| text(&effect.name)),
-            &column(&receipts, |receipt| receipt.as_deref()),
+            &column(&receipts, |receipt| receipt.as_ref().map(|(_, body)| &body[..])),
+        ],
+    )
+    .await
+}
+
+async fn insert_late(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()> {
+    let rows: Vec<(JobId, &LateAnswer)> =
+        jobs.iter().flat_map(|(_, job)| job.late.iter().map(|late| (job.id, late))).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let receipts = column(&rows, |(_, late)| receipt(&late.state));
+    write(
+        client,
+        "INSERT INTO late_answer (job, fence, at, status, state, name, body)
+         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::smallint[], $6::text[],
+                              $7::bytea[])",
+        &[
+            &column(&rows, |(job, _)| job.number().cast_signed()),
+            &column(&rows, |(_, late)| late.fence.0.cast_signed()),
+            &column(&rows, |(_, late)| late.at.as_micros()),
+            &column(&rows, |(_, late)| late.status.map(i32::from)),
+            &column(&rows, |(_, late)| effect_number(&late.state)),
+            &column(&rows, |(_, late)| text(&late.step)),
+            &column(&receipts, |receipt| receipt.as_ref().map(|(_, body)| &body[..])),
         ],
     )
     .await

@@ -301,6 +301,7 @@ async fn remove(
         &[&leaving],
     )
     .await?;
+    line.query("DELETE FROM late_answer WHERE job = ANY($1)", &[&jobs]).await?;
     let jobs: Vec<i64> = jobs.into_iter().filter(|job| !stays(*job)).collect();
     let mut events: Vec<i64> = Vec::new();
     let mut keys: Vec<Option<&[u8]>> = Vec::new();

@@ -10,11 +10,13 @@ mod bucket;
 mod call;
 mod claim;
 mod doubt;
+mod effects;
 mod ground;
 mod ids;
 pub(crate) mod import;
 mod keep;
 mod lanes;
+mod late;
 mod ledger;
 pub(crate) mod link;
 mod migrate;
@@ -24,6 +26,7 @@ mod pace;
 mod param;
 mod pool;
 mod read;
+mod resolve;
 mod revive;
 mod ring;
 mod rows;
@@ -455,6 +458,16 @@ impl Store for PostgresStore {
         self.conclusions.write((lease, conclusion)).await
     }
 
+    async fn testify(&self, lease: LeaseRef, testimony: Testimony) -> Result<Testified> {
+        let began = Instant::now();
+        self.shared.done(began, late::testify(&self.shared, lease, &testimony).await)
+    }
+
+    async fn resolve(&self, ask: ResolveAsk) -> Result<Resolved> {
+        let began = Instant::now();
+        self.shared.done(began, resolve::resolve(&self.shared, &ask).await)
+    }
+
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
         self.settlements.write((lease, end)).await
     }
@@ -584,6 +597,10 @@ impl Read for PostgresStore {
 
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
         read::jobs(&self.shared.eyes, &self.shared.sealer, &filter).await.map_err(unread)
+    }
+
+    async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
+        effects::list(&self.shared.eyes, &filter).await.map_err(unread)
     }
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {

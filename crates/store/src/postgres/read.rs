@@ -1,7 +1,7 @@
 //! The questions, asked on lines of their own: a long list never keeps a verb waiting.
 
 use super::pool::Pool;
-use super::{Fault, lanes, rows};
+use super::{Fault, lanes, late, rows};
 use crate::VersionId;
 use crate::read::*;
 use crate::seal::Sealer;
@@ -36,12 +36,15 @@ pub(super) async fn job(eyes: &Arc<Pool>, sealer: &Sealer, id: JobId) -> Answer<
     let mut effects = rows::effects(&mut line, &[job]).await?.remove(&id).unwrap_or_default();
     // An answer that does not open is shown as none; the job's next attempt says why.
     let _ = sealer.open_effects(id, &mut effects);
+    let mut late = late::of(&mut line, id).await?;
+    sealer.open_late(id, &mut late);
     let attempts = rows::attempts(&mut line, job).await?;
     let story = JobStory {
         priority,
         behind,
         attempts: attempts.into_iter().map(|attempt| attempt.open(sealer, id)).collect(),
         effects,
+        late,
         deliveries: rows::deliveries(&mut line, event).await?,
         audit: audit.iter().map(rows::audit_row).collect::<Result<_, _>>()?,
         answer_status: u16::try_from(told.try_get::<_, i32>(0)?).unwrap_or_default(),

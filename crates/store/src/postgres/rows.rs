@@ -50,7 +50,7 @@ pub(super) fn class_number(class: Idempotency) -> i16 {
     }
 }
 
-fn class(number: i16) -> Idempotency {
+pub(super) fn class(number: i16) -> Idempotency {
     match number {
         1 => Idempotency::Header,
         2 => Idempotency::Natural,
@@ -183,20 +183,27 @@ pub(super) async fn effects(line: &mut Line, jobs: &[i64]) -> Result<HashMap<Job
     Ok(effects)
 }
 
-fn effect(row: &Row) -> Read<Effect> {
-    let status = |row: &Row| row.try_get::<_, Option<i32>>(7);
-    let state = match row.try_get(3)? {
-        DONE => EffectState::Done(Receipt {
-            status: status(row)?.and_then(|status| u16::try_from(status).ok()).unwrap_or(0),
-            body: row.try_get::<_, Option<Vec<u8>>>(8)?.unwrap_or_default().into(),
-        }),
+pub(super) fn status(row: &Row, column: usize) -> Read<Option<u16>> {
+    Ok(row.try_get::<_, Option<i32>>(column)?.and_then(|status| u16::try_from(status).ok()))
+}
+
+/// The body is read where there is one.
+pub(super) fn effect_state(
+    number: i16,
+    status: Option<u16>,
+    body: impl FnOnce() -> Read<Option<Vec<u8>>>,
+) -> Read<EffectState> {
+    Ok(match number {
+        DONE => EffectState::Done(Receipt { status: status.unwrap_or(0), body: body()?.unwrap_or_default().into() }),
         NOT_DONE => EffectState::NotDone,
         UNKNOWN => EffectState::Unknown,
-        GIVEN_UP => {
-            EffectState::GivenUp(reason(status(row)?.and_then(|number| i16::try_from(number).ok()).unwrap_or(-1)))
-        }
+        GIVEN_UP => EffectState::GivenUp(reason(status.and_then(|number| i16::try_from(number).ok()).unwrap_or(-1))),
         _ => EffectState::Open,
-    };
+    })
+}
+
+fn effect(row: &Row) -> Read<Effect> {
+    let state = effect_state(row.try_get(3)?, status(row, 7)?, || row.try_get(8))?;
     Ok(Effect {
         name: row.try_get(1)?,
         class: class(row.try_get(2)?),

@@ -82,6 +82,7 @@ struct Swaps {
     ids: Vec<i64>,
     steps: Vec<String>,
     numbers: Vec<i32>,
+    fences: Vec<i64>,
     old: Vec<Vec<u8>>,
     new: Vec<Vec<u8>>,
 }
@@ -115,6 +116,7 @@ const EVENTS: &str = "
         FROM (SELECT id, jobs, payload FROM event WHERE id > $1 ORDER BY id LIMIT $2) AS next
     ) AS next WHERE before <= $3 ORDER BY id";
 const RESULTS: &str = "SELECT job, name, body FROM effect WHERE job > $1 AND job <= $2 AND body IS NOT NULL";
+const LATE: &str = "SELECT job, name, body, fence FROM late_answer WHERE job > $1 AND job <= $2 AND body IS NOT NULL";
 const ERRORS: &str =
     "SELECT job, no, started_at, error FROM attempt WHERE job > $1 AND job <= $2 AND error IS NOT NULL";
 
@@ -126,6 +128,7 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
     let mut line = shared.hands.line().await?;
     let mut sealed = Resealed::default();
     let (mut payloads, mut results, mut errors) = (Swaps::default(), Swaps::default(), Swaps::default());
+    let mut late = Swaps::default();
     for row in &line.query(EVENTS, &[&after, &most, &BYTES_MAX]).await? {
         sealed.events += 1;
         let event = rows::event_id(row, 0)?;
@@ -140,6 +143,14 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
         if results.add(&mut sealed, sealer, result_place(rows::job_id(row, 0)?, step), row.try_get(2)?) {
             results.ids.push(row.try_get(0)?);
             results.steps.push(step.to_string());
+        }
+    }
+    for row in &line.query(LATE, &[&after, &last]).await? {
+        let step: &str = row.try_get(1)?;
+        if late.add(&mut sealed, sealer, result_place(rows::job_id(row, 0)?, step), row.try_get(2)?) {
+            late.ids.push(row.try_get(0)?);
+            late.steps.push(step.to_string());
+            late.fences.push(row.try_get(3)?);
         }
     }
     for row in &line.query(ERRORS, &[&after, &last]).await? {
@@ -160,6 +171,12 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
                FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::bytea[]) AS new (job, name, old, new)
                WHERE effect.job = new.job AND effect.name = new.name AND effect.body = new.old RETURNING 1";
     sealed.places += line.query(sql, &[&results.ids, &results.steps, &old, &new]).await?.len() as u64;
+    let (old, new) = late.columns();
+    let sql = "UPDATE late_answer SET body = new.new
+               FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::bytea[], $5::bytea[]) AS new (job, name, fence, old, new)
+               WHERE late_answer.job = new.job AND late_answer.name = new.name AND late_answer.fence = new.fence
+                   AND late_answer.body = new.old RETURNING 1";
+    sealed.places += line.query(sql, &[&late.ids, &late.steps, &late.fences, &old, &new]).await?.len() as u64;
     let (old, new) = errors.columns();
     let sql = "UPDATE attempt SET error = new.new
                FROM unnest($1::bigint[], $2::integer[], $3::bytea[], $4::bytea[]) AS new (job, no, old, new)
@@ -171,9 +188,10 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
 /// In parts: no statement looks at everything.
 pub(super) async fn uses(shared: &Shared) -> Result<Vec<KeyUse>, Fault> {
     let mut uses: Vec<KeyUse> = Vec::new();
-    let columns: [(&str, &str, &str, Part); 3] = [
+    let columns: [(&str, &str, &str, Part); 4] = [
         ("event", "id", "payload", |of| &mut of.payloads),
         ("effect", "job", "body", |of| &mut of.results),
+        ("late_answer", "job", "body", |of| &mut of.results),
         ("attempt", "job", "error", |of| &mut of.errors),
     ];
     for (table, id, column, part) in columns {
@@ -243,10 +261,12 @@ pub(super) async fn contents(shared: &Shared, after: Option<EventId>, most: usiz
         let payload = sealer.open_payload(event, row.try_get(2)?);
         contents.push(Contents { event, payload, others: Vec::new() });
     }
-    for row in &line.query(RESULTS, &[&after, &events]).await? {
-        let job = rows::job_id(row, 0)?;
-        if let Some(at) = of_job.get(&job) {
-            contents[*at].others.push(sealer.open(result_place(job, row.try_get(1)?), row.try_get(2)?));
+    for sql in [RESULTS, LATE] {
+        for row in &line.query(sql, &[&after, &events]).await? {
+            let job = rows::job_id(row, 0)?;
+            if let Some(at) = of_job.get(&job) {
+                contents[*at].others.push(sealer.open(result_place(job, row.try_get(1)?), row.try_get(2)?));
+            }
         }
     }
     for row in &line.query(ERRORS, &[&after, &events]).await? {
@@ -279,6 +299,8 @@ async fn forget_once(shared: &Shared, ask: &ForgetAsk) -> Result<Forgotten, Faul
         "UPDATE event SET payload = $2 WHERE id = ANY($1) AND payload <> $2 RETURNING id",
         "UPDATE effect SET body = $2 FROM (SELECT id, jobs FROM event WHERE id = ANY($1)) AS of
          WHERE effect.job > of.id AND effect.job <= of.id + of.jobs AND effect.body <> $2 RETURNING of.id",
+        "UPDATE late_answer SET body = $2 FROM (SELECT id, jobs FROM event WHERE id = ANY($1)) AS of
+         WHERE late_answer.job > of.id AND late_answer.job <= of.id + of.jobs AND late_answer.body <> $2 RETURNING of.id",
         "UPDATE attempt SET error = $2 FROM (SELECT id, jobs FROM event WHERE id = ANY($1)) AS of
          WHERE attempt.job > of.id AND attempt.job <= of.id + of.jobs AND attempt.error <> $2 RETURNING of.id",
     ] {

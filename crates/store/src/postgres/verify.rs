@@ -167,6 +167,16 @@ const RULES: &[(&str, &str)] = &[
              AND last.name NOT LIKE 'undo:%' AND last.name NOT LIKE 'end:%'",
     ),
     (
+        "late answers are of no effect",
+        "SELECT job FROM late_answer AS late
+         WHERE NOT EXISTS (SELECT 1 FROM effect WHERE effect.job = late.job AND effect.name = late.name)",
+    ),
+    (
+        "late answers have no job",
+        "SELECT job FROM late_answer WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = late_answer.job)",
+    ),
+    ("late answers say nothing", "SELECT job FROM late_answer WHERE state NOT IN (1, 2, 3)"),
+    (
         "effects have no job",
         "SELECT effect.job FROM effect WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = effect.job)
          AND NOT EXISTS (SELECT 1 FROM span WHERE span.first <= effect.job AND effect.job <= span.pruned_to)",

@@ -1,8 +1,8 @@
 //! A stopped store, read from end to end. It is locked meanwhile, and left as it is but for the mark that it was moved.
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
-use super::token;
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
+use super::{late, token};
 use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::TokenRow;
 use crate::{Result, StoreError, VersionId};
@@ -194,6 +194,7 @@ impl Source {
             fence: row.get::<_, i64>(11)?.cast_unsigned(),
             attempts: rows::attempts(&self.conn, id)?,
             effects,
+            late: late::of(&self.conn, id)?,
         })
     }
 
@@ -237,6 +238,7 @@ impl Source {
             ("jobs", count("job")?),
             ("attempts", count("attempt")? + count("job WHERE state IN (1, 2) AND attempts = 1")?),
             ("effects", count("effect")?),
+            ("late answers", count("late_answer")?),
             ("deliveries", count("delivery")?),
             ("audit rows", count("audit")?),
             ("set keys", count("once")?),

@@ -158,9 +158,12 @@ fn prune_jobs(batch: &mut Batch<'_>, now: Timestamp, retention: &Retention, most
 }
 
 fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Result<()> {
-    for sql in
-        ["DELETE FROM effect WHERE job = ?1", "DELETE FROM attempt WHERE job = ?1", "DELETE FROM job WHERE id = ?1"]
-    {
+    for sql in [
+        "DELETE FROM effect WHERE job = ?1",
+        "DELETE FROM late_answer WHERE job = ?1",
+        "DELETE FROM attempt WHERE job = ?1",
+        "DELETE FROM job WHERE id = ?1",
+    ] {
         batch.conn.prepare_cached(sql)?.execute([old.job])?;
     }
     let gone = batch

@@ -2,15 +2,18 @@
 
 mod accept;
 mod call;
+mod effects;
 pub(crate) mod export;
 mod keep;
 mod keys;
+mod late;
 mod ledger;
 mod memory;
 mod once;
 mod pace;
 mod queue;
 mod read;
+mod resolve;
 mod revive;
 mod rows;
 mod sealed;
@@ -387,6 +390,15 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| ledger::conclude(batch, lease, &conclusion, body.as_deref())).await
     }
 
+    async fn testify(&self, lease: LeaseRef, testimony: Testimony) -> Result<Testified> {
+        let body = self.shared.sealer.result(lease.job, &testimony.conclusion);
+        self.shared.write(move |batch| late::testify(batch, lease, &testimony, body.as_deref())).await
+    }
+
+    async fn resolve(&self, ask: ResolveAsk) -> Result<Resolved> {
+        self.shared.write(move |batch| resolve::resolve(batch, &ask)).await
+    }
+
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
         let sealer = &self.shared.sealer;
         let body = end.conclusion.as_ref().and_then(|conclusion| sealer.result(lease.job, conclusion));
@@ -528,6 +540,10 @@ impl Read for SqliteStore {
 
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
         read::jobs(&self.readers, &self.shared, filter).await
+    }
+
+    async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
+        effects::list(&self.readers, &self.shared, filter).await
     }
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {

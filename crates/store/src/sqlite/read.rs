@@ -2,7 +2,7 @@
 
 use super::memory::Phase;
 use super::writer::{Shared, lock};
-use super::{Readers, rows};
+use super::{Readers, late, rows};
 use crate::read::*;
 use crate::seal::Sealer;
 use crate::{Result, StoreError, VersionId};
@@ -43,9 +43,12 @@ fn story(conn: &Connection, sealer: &Sealer, id: JobId) -> rusqlite::Result<Opti
     let mut effects = rows::effects(conn, id)?;
     // An answer that does not open is shown as none; the job's next attempt says why.
     let _ = sealer.open_effects(id, &mut effects);
+    let mut late = late::of(conn, id)?;
+    sealer.open_late(id, &mut late);
     Ok(Some(JobStory {
         attempts: rows::attempts(conn, id)?.into_iter().map(|attempt| attempt.open(sealer, id)).collect(),
         effects,
+        late,
         deliveries: rows::deliveries(conn, row.event)?,
         payload: rows::payload(conn, sealer, row.event)?,
         audit,

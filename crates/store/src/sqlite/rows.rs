@@ -35,7 +35,7 @@ pub(super) fn class_number(class: Idempotency) -> i64 {
     }
 }
 
-fn class(number: i64) -> Idempotency {
+pub(super) fn class(number: i64) -> Idempotency {
     match number {
         1 => Idempotency::Header,
         2 => Idempotency::Natural,
@@ -81,11 +81,11 @@ pub(super) fn maybe_time(row: &Row<'_>, column: usize) -> rusqlite::Result<Optio
     Ok(row.get::<_, Option<i64>>(column)?.map(Timestamp::from_micros))
 }
 
-fn job_id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
+pub(super) fn job_id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
     Ok(JobId::from_number(row.get::<_, i64>(column)?.cast_unsigned()))
 }
 
-fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
+pub(super) fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
     Ok(Arc::from(row.get_ref(column)?.as_str()?))
 }
 
@@ -137,6 +137,21 @@ pub(super) fn payload(conn: &Connection, sealer: &Sealer, event: EventId) -> rus
         .query_row([event.number().cast_signed()], |row| Ok(sealer.open_payload(event, row.get_ref(0)?.as_blob()?)))
 }
 
+/// The body is read where there is one.
+pub(super) fn effect_state(
+    number: i64,
+    status: Option<u16>,
+    body: impl FnOnce() -> rusqlite::Result<Option<Vec<u8>>>,
+) -> rusqlite::Result<EffectState> {
+    Ok(match number {
+        DONE => EffectState::Done(Receipt { status: status.unwrap_or(0), body: body()?.unwrap_or_default().into() }),
+        NOT_DONE => EffectState::NotDone,
+        UNKNOWN => EffectState::Unknown,
+        GIVEN_UP => EffectState::GivenUp(reason(status.map_or(-1, i64::from))),
+        _ => EffectState::Open,
+    })
+}
+
 /// With answers as they are stored.
 pub(super) fn effects(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Effect>> {
     conn.prepare_cached(
@@ -144,16 +159,7 @@ pub(super) fn effects(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Eff
          FROM effect WHERE job = ?1 ORDER BY first_intended_at, name",
     )?
     .query_map([job.number().cast_signed()], |row| {
-        let state = match row.get(2)? {
-            DONE => EffectState::Done(Receipt {
-                status: row.get::<_, Option<u16>>(6)?.unwrap_or(0),
-                body: row.get::<_, Option<Vec<u8>>>(7)?.unwrap_or_default().into(),
-            }),
-            NOT_DONE => EffectState::NotDone,
-            UNKNOWN => EffectState::Unknown,
-            GIVEN_UP => EffectState::GivenUp(reason(row.get::<_, Option<i64>>(6)?.unwrap_or(-1))),
-            _ => EffectState::Open,
-        };
+        let state = effect_state(row.get(2)?, row.get(6)?, || row.get(7))?;
         Ok(Effect {
             name: row.get(0)?,
             class: class(row.get(1)?),
@@ -179,26 +185,30 @@ pub(super) const JOB_ROW: &str = "
     JOIN name AS flow ON flow.id = job.flow
     JOIN name AS queue ON queue.id = job.queue ";
 
+/// Running and waiting are known in memory only.
+pub(super) fn word(state: i64, failures: u32) -> Word {
+    match state {
+        SUCCESS => Word::Success,
+        NOOP => Word::Noop,
+        DEAD => Word::Dead,
+        _ if failures > 0 => Word::Retrying,
+        _ => Word::Queued,
+    }
+}
+
 pub(super) fn job_row(row: &Row<'_>, sealer: &Sealer) -> rusqlite::Result<JobRow> {
     let id = job_id(row, 0)?;
     let error: Option<Vec<u8>> = row.get(13)?;
     let failed_at = maybe_time(row, 14)?;
     let state: i64 = row.get(5)?;
     let failures: u32 = row.get(7)?;
-    let word = match state {
-        SUCCESS => Word::Success,
-        NOOP => Word::Noop,
-        DEAD => Word::Dead,
-        _ if failures > 0 => Word::Retrying,
-        _ => Word::Queued,
-    };
     Ok(JobRow {
         id,
         event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
         flow: name(row, 2)?,
         queue: name(row, 3)?,
         version: VersionId(row.get(4)?),
-        word,
+        word: word(state, failures),
         received_at: time(row, 12)?,
         run_at: if state == READY { Some(time(row, 6)?) } else { None },
         // Known in memory only.

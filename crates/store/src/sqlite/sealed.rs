@@ -76,6 +76,7 @@ pub(super) struct Swap {
 enum Id {
     Step(String),
     Attempt(u32),
+    Late(String, i64),
 }
 
 #[derive(Default)]
@@ -125,6 +126,19 @@ pub(super) fn swaps(conn: &Connection, sealer: &Sealer, after: i64, most: usize)
             new: Vec::new(),
         });
     }
+    let sql = "SELECT job, name, fence, body FROM late_answer WHERE job > ?1 AND job <= ?2 AND body IS NOT NULL";
+    let mut late = conn.prepare_cached(sql)?;
+    let mut late = late.query(window)?;
+    while let Some(row) = late.next()? {
+        let (job, step, body): (i64, String, &[u8]) = (row.get(0)?, row.get(1)?, row.get_ref(3)?.as_blob()?);
+        let fence = row.get(2)?;
+        found.add(sealer, result_place(JobId::from_number(job.cast_unsigned()), &step), body, || Swap {
+            sql: "UPDATE late_answer SET body = ?3 WHERE job = ?1 AND name = ?2 AND body = ?4 AND fence = ?5",
+            ids: (job, Some(Id::Late(step.clone(), fence))),
+            old: body.to_vec(),
+            new: Vec::new(),
+        });
+    }
     let sql = "SELECT job, no, started_at, error FROM attempt WHERE job > ?1 AND job <= ?2 AND error IS NOT NULL";
     let mut attempts = conn.prepare_cached(sql)?;
     let mut attempts = attempts.query(window)?;
@@ -161,6 +175,7 @@ pub(super) fn write(batch: &Batch<'_>, swaps: &[Swap]) -> rusqlite::Result<u64> 
         places += match id {
             None => statement.execute(params![row, None::<i64>, swap.new, swap.old])?,
             Some(Id::Step(step)) => statement.execute(params![row, step, swap.new, swap.old])?,
+            Some(Id::Late(step, fence)) => statement.execute(params![row, step, swap.new, swap.old, fence])?,
             Some(Id::Attempt(no)) => statement.execute(params![row, no, swap.new, swap.old])?,
         } as u64;
     }
@@ -169,9 +184,10 @@ pub(super) fn write(batch: &Batch<'_>, swaps: &[Swap]) -> rusqlite::Result<u64> 
 
 pub(super) fn uses(conn: &Connection) -> rusqlite::Result<Vec<KeyUse>> {
     let mut uses: Vec<KeyUse> = Vec::new();
-    let columns: [(&str, &str, Part); 3] = [
+    let columns: [(&str, &str, Part); 4] = [
         ("payload", "event", |of| &mut of.payloads),
         ("body", "effect", |of| &mut of.results),
+        ("body", "late_answer", |of| &mut of.results),
         ("error", "attempt", |of| &mut of.errors),
     ];
     for (column, table, part) in columns {
@@ -214,7 +230,9 @@ pub(super) fn contents(conn: &Connection, sealer: &Sealer, after: i64, most: usi
         bytes += payload.len();
         let mut others = Vec::new();
         let window = params![id, id.saturating_add(jobs)];
-        let sql = "SELECT job, name, body FROM effect WHERE job > ?1 AND job <= ?2 AND body IS NOT NULL";
+        let sql = "SELECT job, name, body FROM effect WHERE job > ?1 AND job <= ?2 AND body IS NOT NULL
+                   UNION ALL
+                   SELECT job, name, body FROM late_answer WHERE job > ?1 AND job <= ?2 AND body IS NOT NULL";
         let mut effects = conn.prepare_cached(sql)?;
         let mut effects = effects.query(window)?;
         while let Some(row) = effects.next()? {
@@ -264,6 +282,7 @@ fn erase(batch: &mut Batch<'_>, ask: &ForgetAsk) -> rusqlite::Result<Forgotten> 
         for sql in [
             "UPDATE event SET payload = ?3 WHERE id = ?1 AND payload <> ?3 AND ?2 IS NOT NULL",
             "UPDATE effect SET body = ?3 WHERE job > ?1 AND job <= ?2 AND body <> ?3",
+            "UPDATE late_answer SET body = ?3 WHERE job > ?1 AND job <= ?2 AND body <> ?3",
             "UPDATE attempt SET error = ?3 WHERE job > ?1 AND job <= ?2 AND error <> ?3",
         ] {
             rows += batch.conn.prepare_cached(sql)?.execute(params![id, id.saturating_add(jobs), FORGOTTEN])?;

@@ -104,6 +104,12 @@ const RULES: &[(&str, &str)] = &[
              AND effect.name NOT LIKE 'undo:%' AND effect.name NOT LIKE 'end:%'",
     ),
     (
+        "late answers are of no effect",
+        "SELECT job FROM late_answer AS late
+         WHERE NOT EXISTS (SELECT 1 FROM effect WHERE effect.job = late.job AND effect.name = late.name)",
+    ),
+    ("late answers say nothing", "SELECT job FROM late_answer WHERE state NOT IN (1, 2, 3)"),
+    (
         "effects have no job",
         "SELECT effect.job FROM effect WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = effect.job)",
     ),

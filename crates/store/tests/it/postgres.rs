@@ -3,14 +3,14 @@
 use crate::laws::{self, *};
 use async_trait::async_trait;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Idempotency};
+use clinch_core::effect::{EffectState, EffectWord, Idempotency};
 use clinch_core::job::Word;
 use clinch_core::key::Pepper;
 use clinch_core::lane::{Lane, OnDead, Order};
 use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
 use clinch_store::postgres::{Options, PostgresStore, prepare, verify};
-use clinch_store::read::JobFilter;
+use clinch_store::read::{EffectFilter, JobFilter};
 use clinch_store::verify::Report;
 use clinch_store::{
     Acceptance, Claim, ClaimAsk, Conclusion, Held, NewEvent, NewJob, Pruned, Retention, Settlement, Store, StoreError,
@@ -753,6 +753,40 @@ async fn f49_a_claim_looks_at_no_more_of_a_backlog_than_it_takes() {
     let plan = plan.join("\n");
     assert!(plan.contains("queue_priority_turn_id_idx") && !plan.contains("->  Sort ("), "{plan}");
     assert!(plan.contains("rows=64"), "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d2_what_is_unknown_is_found_without_a_look_at_what_is_known() {
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    let unknown = world.unknown("k", Idempotency::None).await;
+    let client = postgres.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence)
+             SELECT nth, 'post', 1, 0, 1, 0, 0, 1, 0 FROM generate_series(1, 50000) AS nth;
+             ANALYZE effect",
+        )
+        .await
+        .expect("filled");
+    let filter = EffectFilter { state: Some(EffectWord::Unknown), limit: 10, ..EffectFilter::default() };
+    let page = world.effects(filter).await.expect("read");
+    assert_eq!(page.rows.iter().map(|row| row.job).collect::<Vec<_>>(), [unknown.job]);
+    // As the list asks, but for what it tells of each.
+    let plan = client
+        .query(
+            "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF)
+             SELECT effect.job FROM effect JOIN job ON job.id = effect.job
+             WHERE (effect.job, effect.name) < (9223372036854775807, '') AND effect.job >= 0 AND effect.state = 3
+                 AND NOT EXISTS (SELECT 1 FROM effect AS later
+                                 WHERE later.job = effect.job AND later.name = effect.name AND later.no > effect.no)
+             ORDER BY effect.job DESC, effect.name DESC LIMIT 11",
+            &[],
+        )
+        .await
+        .expect("explained");
+    let plan = plan.iter().map(|row| row.get(0)).collect::<Vec<String>>().join("\n");
+    assert!(plan.contains("_job_name_idx") && !plan.contains("rows=50000"), "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,6 +12,7 @@ pub mod once;
 pub mod order;
 pub mod pace;
 pub mod read;
+pub mod resolve;
 pub mod revive;
 pub mod seal;
 pub mod settle;
@@ -143,6 +144,22 @@ macro_rules! every_law {
                 p12_a_replay_runs_on_another_version_when_asked_to
                 only_a_dead_letter_is_revived
                 a_revived_job_survives_a_stop_however_old_it_is
+            }
+            resolve {
+                d2_a_persons_word_settles_an_unknown_effect_on_record
+                d2_what_a_person_says_was_not_done_is_sent_again_by_a_replay
+                d2_saying_it_twice_is_saying_it_once
+                d2_many_who_say_it_at_once_are_one
+                d2_nobody_rules_on_what_is_known_runs_or_is_not_there
+                p6_a_late_answer_is_kept_as_evidence_and_changes_no_state
+                p6_every_kind_of_late_answer_reads_back
+                p10_late_answers_of_one_effect_are_bounded
+                d2_what_a_late_answer_proves_becomes_the_result_of_the_step
+                p9_a_late_answer_cannot_be_read_without_the_key_and_is_forgotten_with_its_event
+                late_answers_go_with_their_job
+                effects_are_listed_by_state_flow_and_job
+                what_was_unknown_and_is_known_now_is_not_listed_as_unknown
+                pages_show_every_effect_once
             }
             keep {
                 retention_removes_a_finished_job_after_its_time

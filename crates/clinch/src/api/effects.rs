@@ -1,0 +1,218 @@
+//! Effects: lists, the whole story of one, the question to the partner, and a person's word.
+
+use super::jobs::{self, ACTOR, on_record, read_body, reason};
+use super::problem::Problem;
+use super::query::Query;
+use super::shapes::{
+    Audit, Effect, EffectList, EffectResolved, EffectRow, EffectShow, EffectVerified, Job, LateAnswer, Preview,
+    ResolveAsk, ResolveTo,
+};
+use crate::house::House;
+use crate::inquiry::{Finding, Inquiry};
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequestParts, Path, RawQuery, State};
+use axum::http::request::Parts;
+use axum::{Extension, Json};
+use clinch_core::effect::{EffectId, EffectWord};
+use clinch_core::id::JobId;
+use clinch_core::job::Word;
+use clinch_store::read::{EffectFilter, JobStory};
+use clinch_store::resolve::Standing;
+use clinch_store::{Record, Resolution, Resolved, VersionId, read};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const ROWS_DEFAULT: usize = 50;
+/// Who asks for one integration is looked for in no more pages than this; further ones are a question of their own.
+const PAGES_MAX: usize = 20;
+
+/// The effect in the path.
+pub struct Named(EffectId);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, step)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| Problem::bad_query(error.body_text()))?;
+        let job = job.parse().map_err(|error| Problem::bad_query(format!("{error}.")))?;
+        Ok(Named(EffectId { job, step }))
+    }
+}
+
+pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<EffectList>, Problem> {
+    let query = Query::parse(raw.as_deref(), &["state", "integration", "flow", "job", "before", "limit"])?;
+    let integration = query.text("integration");
+    let limit = query.limit(ROWS_DEFAULT)?;
+    let mut filter = EffectFilter {
+        state: query.get::<EffectWord>("state")?,
+        flow: query.text("flow").map(String::from),
+        job: query.get::<JobId>("job")?,
+        before: query.get::<EffectId>("before")?,
+        limit: if integration.is_some() { read::LIST_ROWS_MAX } else { limit },
+    };
+    let (mut effects, mut more, mut last) = (Vec::new(), false, None);
+    for _ in 0..PAGES_MAX {
+        let page = house.store.effects(filter.clone()).await?;
+        more = page.more;
+        for row in &page.rows {
+            if effects.len() == limit {
+                more = true;
+                break;
+            }
+            last = Some(row.id());
+            let partner = partner(&house, row.version, &row.queue, &row.effect.name).await?;
+            if integration.is_none_or(|asked| partner.as_deref() == Some(asked)) {
+                effects.push(told(row, partner));
+            }
+        }
+        // A short page has looked as far back as a question may.
+        if !more || effects.len() == limit || page.rows.len() < filter.limit {
+            break;
+        }
+        filter.before.clone_from(&last);
+    }
+    let next_before = last.filter(|_| more).map(|id| id.to_string());
+    Ok(Json(EffectList { schema: "clinch.effects.list/v1".into(), effects, more, next_before }))
+}
+
+fn told(row: &read::EffectRow, integration: Option<String>) -> EffectRow {
+    EffectRow {
+        id: row.id().to_string(),
+        job_id: row.job.to_string(),
+        job_state: row.word.as_str().into(),
+        flow: row.flow.to_string(),
+        integration,
+        effect: Effect::from(&row.effect),
+        late_done: row.late_done,
+    }
+}
+
+/// Whom the step calls, by the workspace that its job runs: the ledger itself is spared the name.
+async fn partner(house: &House, version: VersionId, queue: &str, step: &str) -> Result<Option<String>, Problem> {
+    let workspace = house.versions.get(version, &*house.store).await?;
+    let partner = workspace.as_deref().and_then(|workspace| workspace.partner_of(queue, step));
+    Ok(partner.map(|partner| partner.name.to_string()))
+}
+
+/// How many effects of each integration are unknown in a dead letter: there a person is needed. As many as one list has.
+pub async fn unresolved(house: &House) -> Result<BTreeMap<String, i64>, Problem> {
+    let partners = house.versions.workspace.partners();
+    let mut counted: BTreeMap<String, i64> = partners.map(|partner| (partner.name.to_string(), 0)).collect();
+    let filter =
+        EffectFilter { state: Some(EffectWord::Unknown), limit: read::LIST_ROWS_MAX, ..EffectFilter::default() };
+    for row in house.store.effects(filter).await?.rows.iter().filter(|row| row.word == Word::Dead) {
+        let partner = partner(house, row.version, &row.queue, &row.effect.name).await?;
+        *counted.entry(partner.unwrap_or_else(|| "not known any more".into())).or_default() += 1;
+    }
+    Ok(counted)
+}
+
+pub async fn show(
+    State(house): State<House>,
+    Named(id): Named,
+    RawQuery(raw): RawQuery,
+) -> Result<Json<EffectShow>, Problem> {
+    Query::parse(raw.as_deref(), &[])?;
+    let (story, effect) = find(&house, &id).await?;
+    Ok(Json(EffectShow {
+        schema: "clinch.effects.show/v1".into(),
+        integration: partner(&house, story.row.version, &story.row.queue, &id.step).await?,
+        job: Job::from(&story.row),
+        effect: Effect::from(&effect),
+        answer: Preview::of_answer(&effect.state),
+        late_answers: story.late.iter().filter(|late| late.step == id.step).map(LateAnswer::from).collect(),
+        audit: story.audit.iter().map(Audit::from).collect(),
+        id: id.to_string(),
+    }))
+}
+
+async fn find(house: &House, id: &EffectId) -> Result<(JobStory, clinch_core::effect::Effect), Problem> {
+    let story = jobs::find(house, id.job).await?;
+    match story.effects.iter().find(|effect| effect.name == id.step) {
+        Some(effect) => {
+            let effect = effect.clone();
+            Ok((story, effect))
+        }
+        None => {
+            let known: Vec<&str> = story.effects.iter().map(|effect| effect.name.as_str()).collect();
+            let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+            let step = &id.step;
+            Err(Problem::not_found(format!("{} has no effect `{step}`; its effects: {known}.", id.job)))
+        }
+    }
+}
+
+/// Asks the partner. Nothing is changed, whatever it says: that is a person's to do.
+pub async fn verify(
+    State(house): State<House>,
+    Extension(partners): Extension<Arc<dyn Inquiry>>,
+    Named(id): Named,
+) -> Result<Json<EffectVerified>, Problem> {
+    let (story, effect) = find(&house, &id).await?;
+    let (found, answer_status, why) = match partners.was_done(&story, &id.step).await? {
+        Finding::Done { status } => ("done", Some(status), None),
+        Finding::NotDone { status } => ("not_done", Some(status), None),
+        Finding::NoAnswer(why) => ("no_answer", None, Some(why)),
+        Finding::CannotBeAsked(why) => ("cannot_be_asked", None, Some(why)),
+    };
+    tracing::info!(job.id = %id.job, "effect {id} was verified: {found}");
+    Ok(Json(EffectVerified {
+        schema: "clinch.effects.verify/v1".into(),
+        id: id.to_string(),
+        found: found.into(),
+        answer_status,
+        why: why.map(|why| crate::masking::rules().text(&why)),
+        state: effect.state.word().into(),
+        job_state: story.row.word.as_str().into(),
+    }))
+}
+
+pub async fn resolve(
+    State(house): State<House>,
+    Named(id): Named,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<EffectResolved>, Problem> {
+    let ask: ResolveAsk = read_body(body)?;
+    let resolution = match ask.outcome {
+        ResolveTo::Done => Resolution::Done,
+        ResolveTo::NotDone => Resolution::NotDone,
+    };
+    let record = Record { actor: ACTOR.into(), reason: reason(&ask.reason, 1)?, at: house.clock.now() };
+    let proof = on_record("proof", &ask.proof, 1)?;
+    let asked = clinch_store::ResolveAsk { effect: id.clone(), resolution, proof, record };
+    let answer = |resolved, standing: Standing| EffectResolved {
+        schema: "clinch.effects.resolve/v1".into(),
+        id: id.to_string(),
+        resolved,
+        state: match ask.outcome {
+            ResolveTo::Done => EffectWord::Done.as_str().into(),
+            ResolveTo::NotDone => EffectWord::NotDone.as_str().into(),
+        },
+        job_id: id.job.to_string(),
+        job_state: standing.job.as_str().into(),
+        unknown_left: standing.unknown,
+    };
+    match house.store.resolve(asked).await? {
+        Resolved::Resolved(standing) => {
+            tracing::info!(job.id = %id.job, "effect {id} was resolved by a person");
+            Ok(Json(answer(true, standing)))
+        }
+        Resolved::Before(standing) => Ok(Json(answer(false, standing))),
+        Resolved::NotUnknown { state } => {
+            Err(Problem::not_unknown(format!("{id} is {state}, which is known; nothing was changed.")))
+        }
+        Resolved::Unfinished { job } => Err(Problem::not_now(format!(
+            "{} is {} and settles its effects by what the integration declares; nothing was changed. If it becomes a dead \
+             letter, say it then.",
+            id.job,
+            job.as_str()
+        ))),
+        Resolved::NotFound => {
+            find(&house, &id).await?;
+            Err(Problem::not_found(format!("There is no effect {id} any more.")))
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The hands of this node: one gate, through which its jobs go, and the questions of people.
+
+use super::{crew, lookup};
+use crate::effects::Gate;
+use crate::house::House;
+use crate::inquiry::{Asking, Inquiry};
+use clinch_store::read::JobStory;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Hands {
+    house: House,
+    gate: Arc<Gate>,
+}
+
+impl Hands {
+    pub fn new(house: House) -> Result<Hands, String> {
+        Ok(Hands { gate: Arc::new(Gate::new(house.clone())?), house })
+    }
+
+    /// Runs jobs until the stop, then waits up to `grace` for those under way.
+    pub async fn work(&self, grace: Duration) {
+        crew::run(self.house.clone(), self.gate.clone(), grace).await;
+    }
+}
+
+impl Inquiry for Hands {
+    fn was_done<'a>(&'a self, job: &'a JobStory, step: &'a str) -> Asking<'a> {
+        Box::pin(lookup::inquire(&self.house, &self.gate, job, step))
+    }
+}
