@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+pub mod budget;
 pub mod chores;
 pub mod cli;
 pub mod clock;
@@ -16,6 +17,7 @@ pub mod inquiry;
 pub mod intake;
 pub mod keeper;
 pub mod masking;
+pub mod names;
 pub mod proxy;
 pub mod rejections;
 pub mod runtimes;

@@ -101,6 +101,7 @@ labels! {
     ByFlowStepReason { flow, step, reason }
     ByFlowHow { flow, how }
     ByStoreOutcome { store, outcome }
+    ByBudget { budget }
     ByIntegration { integration }
     ByIntegrationOutcome { integration, outcome }
     ByIntegrationState { integration, state }
@@ -257,6 +258,10 @@ pub struct Metrics {
     pub step_attempts: Family<ByFlowStepOutcome, Counter>,
     pub step_seconds: Family<ByFlowStepOutcome, Histogram, fn() -> Histogram>,
     pub retries: Family<ByFlowStepReason, Counter>,
+    pub budget_spent: Family<ByBudget, Counter>,
+    pub budget_refusals: Family<ByBudget, Counter>,
+    pub budget_without_entity: Family<ByBudget, Counter>,
+    budget_exhausted: Family<ByBudget, Gauge>,
     effects: Family<ByIntegrationOutcome, Counter>,
     protection: Family<ByProtection, Counter>,
     unresolved: Family<ByIntegration, Gauge>,
@@ -368,6 +373,22 @@ impl Metrics {
                 Family::new_with_constructor(short as fn() -> Histogram)
             ),
             retries: register!("retries_scheduled", "Retries by reason", Family::default()),
+            budget_spent: register!("budget_spent", "Retries that entities paid for", Family::default()),
+            budget_refusals: register!(
+                "budget_refusals",
+                "Retries that had to wait or were not made because nothing was left",
+                Family::default()
+            ),
+            budget_without_entity: register!(
+                "budget_without_entity",
+                "Retries that no budget counted, because the event does not say whose it is",
+                Family::default()
+            ),
+            budget_exhausted: register!(
+                "budget_entities_exhausted",
+                "Entities that have nothing left now",
+                Family::default()
+            ),
             effects: register!("effects", "Effects by integration and outcome", Family::default()),
             protection: register!(
                 "effects_protected",
@@ -448,6 +469,12 @@ impl Metrics {
         {
             let labels = ByListenerReason { listener: listener.into(), reason: reason.into() };
             let _ = self.connections_refused.get_or_create(&labels);
+        }
+        for budget in workspace.workers.iter().filter_map(|worker| worker.retry.budget.as_ref()) {
+            let labels = ByBudget { budget: (&budget.name).into() };
+            for counter in [&self.budget_spent, &self.budget_refusals, &self.budget_without_entity] {
+                let _ = counter.get_or_create(&labels);
+            }
         }
         for protected in ["yes", "no"] {
             let _ = self.protection.get_or_create(&ByProtection { protected: protected.into() });
@@ -543,6 +570,18 @@ impl Metrics {
         self.unresolved.clear();
         for (name, effects) in effects {
             self.unresolved.get_or_create(&ByIntegration { integration: name.into() }).set(*effects);
+        }
+    }
+
+    /// How many entities have nothing left, of each budget.
+    pub fn show_exhausted(&self, workspace: &clinch_core::config::Workspace, exhausted: &[(Arc<str>, u64)]) {
+        self.budget_exhausted.clear();
+        for budget in workspace.workers.iter().filter_map(|worker| worker.retry.budget.as_ref()) {
+            let _ = self.budget_exhausted.get_or_create(&ByBudget { budget: (&budget.name).into() });
+        }
+        for (budget, entities) in exhausted {
+            let gauge = self.budget_exhausted.get_or_create_owned(&ByBudget { budget: budget.into() });
+            gauge.set(i64::try_from(*entities).unwrap_or(i64::MAX));
         }
     }
 

@@ -54,10 +54,12 @@ pub enum Waits {
     Delay,
     /// A node that has the key of its data.
     Key,
+    /// The next window of a retry budget.
+    Budget,
 }
 
 impl Waits {
-    pub const ALL: [Waits; 4] = [Waits::Circuit, Waits::Limit, Waits::Delay, Waits::Key];
+    pub const ALL: [Waits; 5] = [Waits::Circuit, Waits::Limit, Waits::Delay, Waits::Key, Waits::Budget];
 
     pub const fn word(self) -> &'static str {
         match self {
@@ -65,6 +67,7 @@ impl Waits {
             Waits::Limit => "limit",
             Waits::Delay => "delay",
             Waits::Key => "key",
+            Waits::Budget => "budget",
         }
     }
 
@@ -75,6 +78,7 @@ impl Waits {
             Waits::Limit => 2,
             Waits::Delay => 3,
             Waits::Key => 4,
+            Waits::Budget => 5,
         }
     }
 
@@ -97,7 +101,8 @@ pub enum Change {
     Retried {
         run_at: Timestamp,
     },
-    /// It waits for something else than its own work: no attempt is charged.
+    /// It waits for something else than its own work: nothing is charged for that. An attempt that failed before it had to
+    /// wait is charged like any other.
     PutOff {
         run_at: Timestamp,
         waits: Waits,

@@ -241,6 +241,43 @@ impl OnceKey {
     }
 }
 
+/// Recognises an entity that has a retry budget: in the scope of its tenant and its worker, unreadable without the pepper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EntityKey([u8; 16]);
+
+impl EntityKey {
+    pub fn of(pepper: &Pepper, tenant: &str, worker: &str, entity: &str) -> Self {
+        let mac = pepper.mac("clinch entity 1", &[tenant, worker, entity]);
+        EntityKey(*mac.first_chunk().expect("32 bytes are more than 16"))
+    }
+
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        EntityKey(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Display for EntityKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ent_{}", HEXLOWER.encode(&self.0))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not the id of an entity; write `ent_` and 32 digits, as `clinch budget ls` shows it")]
+pub struct BadEntityKey;
+
+impl std::str::FromStr for EntityKey {
+    type Err = BadEntityKey;
+    fn from_str(text: &str) -> Result<Self, BadEntityKey> {
+        let bytes = text.strip_prefix("ent_").and_then(|hex| HEXLOWER.decode(hex.as_bytes()).ok());
+        bytes.and_then(|bytes| bytes.try_into().ok()).map(EntityKey).ok_or(BadEntityKey)
+    }
+}
+
 /// Tells one body from another under the same key: SHA-256 of the raw bytes, before anything is dropped from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
@@ -364,6 +401,24 @@ mod tests {
         assert_eq!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(job, "post"));
         assert_ne!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(job, "mail"));
         assert_ne!(IdempotencyKey::of(job, "post"), IdempotencyKey::of(JobId::from_number(8), "post"));
+    }
+
+    #[test]
+    fn c5_an_entity_is_recognised_by_who_has_the_pepper_and_has_an_id_for_people() {
+        let (pepper, other) = (Pepper::new(&[7; 32]), Pepper::new(&[8; 32]));
+        let key = EntityKey::of(&pepper, "t", "w", "ada");
+        assert_eq!(key.to_string().parse(), Ok(key));
+        for unlike in [
+            EntityKey::of(&other, "t", "w", "ada"),
+            EntityKey::of(&pepper, "u", "w", "ada"),
+            EntityKey::of(&pepper, "t", "v", "ada"),
+            EntityKey::of(&pepper, "t", "wa", "da"),
+        ] {
+            assert_ne!(key, unlike);
+        }
+        for bad in ["", "ada", "ent_", "ent_0011", "ent_zz112233445566778899aabbccddeeff"] {
+            assert_eq!(bad.parse::<EntityKey>(), Err(BadEntityKey), "{bad}");
+        }
     }
 
     proptest! {

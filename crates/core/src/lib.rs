@@ -2,14 +2,15 @@
 //! values go out.
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
-//! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry`, `effect`
-//! (the ledger's nouns), `integration`, `breaker` and `pace` (the partners that are called), `message` (what they are told), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
+//! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry` and `budget`, `effect`
+//! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
 //! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is).
 
 pub mod attempt;
 pub mod breaker;
+pub mod budget;
 pub mod call;
 pub mod cloudevents;
 pub mod config;
@@ -33,6 +34,7 @@ pub mod pace;
 pub mod payload;
 pub mod phone;
 pub mod pointer;
+pub mod portion;
 pub mod protection;
 mod raw;
 pub mod retry;

@@ -1,6 +1,8 @@
 //! How long to wait before the next attempt, and when to stop: a policy is data, this is its arithmetic.
 
+use crate::budget::RetryBudget;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub struct RetryPolicy {
     /// From the first attempt on; a retry that would start later is not made.
     pub elapsed_max: Option<Duration>,
     pub jitter: Jitter,
+    /// How many retries one entity may cause, all its jobs together.
+    pub budget: Option<Arc<RetryBudget>>,
 }
 
 impl Default for RetryPolicy {
@@ -48,6 +52,7 @@ impl Default for RetryPolicy {
             attempts_max: NonZeroU32::new(7).expect("7 is not zero"),
             elapsed_max: None,
             jitter: Jitter::Full,
+            budget: None,
         }
     }
 }
@@ -106,6 +111,7 @@ mod tests {
                 pause_max: Duration::from_millis(cap),
                 attempts_max: NonZeroU32::new(attempts).expect("at least one"),
                 elapsed_max: None,
+                budget: None,
             },
         )
     }

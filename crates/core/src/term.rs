@@ -35,7 +35,12 @@ fn surely_until(asked_at: Instant, length: Duration) -> Instant {
 /// May an effect begin now, under this lease? `life` is the term of the node, where others may take it for dead: a lease of
 /// a former life was given back when that ended.
 pub fn may_begin(now: Instant, lease: Term, life: Option<Term>) -> bool {
-    now < lease.until && life.is_none_or(|life| now < life.until && life.since <= lease.since)
+    now < lease.until && is_of_this_life(now, lease.since, life)
+}
+
+/// Does what was given then still count? What a node had in a former life went when that ended.
+pub fn is_of_this_life(now: Instant, given_at: Instant, life: Option<Term>) -> bool {
+    life.is_none_or(|life| now < life.until && life.since <= given_at)
 }
 
 #[cfg(test)]

@@ -15,14 +15,16 @@ pub mod verify;
 use async_trait::async_trait;
 use bytes::Bytes;
 use clinch_core::attempt::Outcome;
+use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::call::{CallKey, Caller};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
-use clinch_core::key::{DedupKey, Fingerprint, OnceKey};
+use clinch_core::key::{DedupKey, EntityKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::portion::Share;
 use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
@@ -30,6 +32,7 @@ use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 
+use read::BudgetRow;
 pub use read::Read;
 pub use resolve::{Resolution, ResolveAsk, Resolved};
 pub use seal::Kept;
@@ -305,6 +308,48 @@ pub struct PaceAsk {
     pub ahead: Duration,
 }
 
+/// The part of a node in the places of an integration.
+#[derive(Clone, Debug)]
+pub struct ShareAsk {
+    pub name: Arc<str>,
+    /// So many calls at once, of all nodes together.
+    pub max: u32,
+    /// What the node keeps of what it was granted. It uses no more from here on.
+    pub held: u32,
+    /// Its calls under way.
+    pub in_use: u32,
+    /// Whether it goes on calling; if not, its places are free for the others.
+    pub stays: bool,
+    pub now: Timestamp,
+}
+
+/// A retry that an entity is to pay for.
+#[derive(Clone, Debug)]
+pub struct SpendAsk {
+    pub budget: Arc<str>,
+    pub entity: EntityKey,
+    pub allowance: Allowance,
+    pub on_exhausted: OnExhausted,
+    pub now: Timestamp,
+}
+
+/// More for an entity, until its window ends.
+#[derive(Clone, Debug)]
+pub struct GrantAsk {
+    pub budget: Arc<str>,
+    pub entity: EntityKey,
+    pub allowance: Allowance,
+    pub units: u32,
+    pub record: Record,
+}
+
+impl GrantAsk {
+    /// How the record tells it.
+    fn detail(&self) -> String {
+        format!("{} more for {} of {}", self.units, self.entity, self.budget)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct ReviveAsk {
     pub job: JobId,
@@ -385,6 +430,8 @@ pub struct Pruned {
     pub once: u64,
     /// Answers of calls.
     pub calls: u64,
+    /// Entities that have their whole budget again.
+    pub budgets: u64,
     /// Whether there was nothing more to look at.
     pub finished: bool,
 }
@@ -460,6 +507,13 @@ pub trait Store: Read {
     async fn begin_call(&self, ask: CallAsk) -> Result<Called>;
     /// Writes down what became of a call that is ours to make.
     async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held>;
+    /// Divides the places of an integration among the nodes that call it: what this one may use now, never more than the others
+    /// leave.
+    async fn share(&self, ask: ShareAsk) -> Result<Share>;
+    /// Takes a unit of an entity's retry budget, if there is one. What is taken stays taken, whatever becomes of the retry.
+    async fn spend(&self, ask: SpendAsk) -> Result<Spent>;
+    /// Gives an entity more for its present window, on record. What it has then.
+    async fn grant(&self, ask: GrantAsk) -> Result<BudgetRow>;
     /// Makes a workspace known and gives it its number.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.

@@ -2,7 +2,7 @@
 //! anywhere and begun again. At no moment can both be served from, for then the same jobs would have two lives.
 
 use crate::postgres::import::{Target, TargetState};
-use crate::read::{AuditRow, DeliveryRow};
+use crate::read::{AuditRow, BudgetRow, DeliveryRow};
 use crate::seal::SealedAttempt;
 use crate::sqlite::export::Source;
 use crate::{Result, StoreError, VersionId, postgres, sqlite};
@@ -25,6 +25,7 @@ const AUDIT_ROWS_MAX: usize = 1_000;
 const ONCE_ROWS_MAX: usize = 1_000;
 /// Few, for each may have an answer.
 const CALL_ROWS_MAX: usize = 50;
+const BUDGET_ROWS_MAX: usize = 1_000;
 
 /// What is written once for the whole store.
 pub(crate) struct Facts {
@@ -163,6 +164,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     carry_audit(&source, &mut target, audit).await?;
     carry_once(&source, &mut target).await?;
     carry_calls(&source, &mut target).await?;
+    carry_budgets(&source, &mut target).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);
@@ -224,6 +226,17 @@ async fn carry_calls(source: &Source, target: &mut Target) -> Result<()> {
         let Some(last) = calls.last() else { return Ok(()) };
         after.clone_from(&last.key);
         target.take_calls(&calls).await?;
+    }
+}
+
+/// Likewise.
+async fn carry_budgets(source: &Source, target: &mut Target) -> Result<()> {
+    let mut after: Option<BudgetRow> = None;
+    loop {
+        let budgets = source.next_budgets(after.as_ref(), BUDGET_ROWS_MAX)?;
+        let Some(last) = budgets.last() else { return Ok(()) };
+        target.take_budgets(&budgets).await?;
+        after = Some(last.clone());
     }
 }
 

@@ -2,11 +2,12 @@
 
 use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
+use clinch_core::budget::{Account, Allowance};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Waits, Word};
-use clinch_core::key::DedupKey;
+use clinch_core::key::{DedupKey, EntityKey};
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
 use clinch_core::time::Timestamp;
@@ -75,6 +76,31 @@ pub struct AuditRow {
 pub struct TokenRow {
     pub sender: Sender,
     pub revoked_at: Option<Timestamp>,
+}
+
+/// What an entity has used of its retry budget.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetRow {
+    pub budget: Arc<str>,
+    pub entity: EntityKey,
+    pub account: Account,
+    pub allowance: Allowance,
+}
+
+impl BudgetRow {
+    pub(crate) fn at(self, now: Timestamp) -> BudgetRow {
+        BudgetRow { account: self.account.at(now, self.allowance), ..self }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct BudgetFilter {
+    pub budget: Option<String>,
+    pub entity: Option<EntityKey>,
+    /// Only those that have nothing left.
+    pub is_exhausted: bool,
+    pub now: Timestamp,
+    pub limit: usize,
 }
 
 /// Everything about one job.
@@ -245,6 +271,10 @@ pub trait Read: Send + Sync {
     async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>>;
     /// Tokens of senders, the newest first.
     async fn tokens(&self) -> Result<Vec<TokenRow>>;
+    /// Entities that have used something of their retry budgets.
+    async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>>;
+    /// How many entities have nothing left of each budget.
+    async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>>;
     /// Versions that unfinished jobs still run.
     fn live_versions(&self) -> Vec<VersionId>;
     async fn counts(&self) -> Result<Counts>;

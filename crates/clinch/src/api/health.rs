@@ -34,9 +34,10 @@ pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
 
 /// Open like health: its labels come from the workspace or from fixed lists, never from an event.
 pub async fn metrics(State(house): State<House>) -> Result<impl IntoResponse, Problem> {
-    let counts = house.store.counts().await?;
+    let (counts, now) = (house.store.counts().await?, house.clock.now());
     house.metrics.show_unresolved(&effects::unresolved(&house).await?);
-    let text = house.metrics.render(&counts, &house.store.health(), house.clock.now());
+    house.metrics.show_exhausted(&house.versions.workspace, &house.store.exhausted(now).await?);
+    let text = house.metrics.render(&counts, &house.store.health(), now);
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }
 

@@ -4,6 +4,7 @@
 
 mod audit;
 pub mod auth;
+mod budgets;
 mod dead;
 mod effects;
 mod encryption;
@@ -57,6 +58,9 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .route("/api/v1/audit", get(audit::list))
         .route("/api/v1/sources", get(sources::list))
         .route("/api/v1/sources/{name}/rejections", get(sources::rejections))
+        .route("/api/v1/budgets", get(budgets::list))
+        .route("/api/v1/budgets/{name}", get(budgets::show))
+        .route("/api/v1/budgets/{name}/grant", post(budgets::grant))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::make))
         .route("/api/v1/tokens/{id}/revoke", post(tokens::revoke))
         // Only the routes above this line need the token.

@@ -137,6 +137,7 @@ fn waits_words(waits: &str) -> String {
         "limit" => "its turn at a partner that has a limit".into(),
         "delay" => "the time that a step names".into(),
         "key" => "a node that has the key of its data".into(),
+        "budget" => "a later window of its retry budget".into(),
         other => clean(other).to_string(),
     }
 }

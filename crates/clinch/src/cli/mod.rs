@@ -1,6 +1,7 @@
 //! The command line. Standard output is data; everything else goes to standard error.
 
 mod aliases;
+mod budget;
 mod check;
 mod client;
 mod completions;
@@ -120,6 +121,9 @@ enum Command {
     /// What was done outside, and what may or may not have happened
     #[command(subcommand)]
     Effects(effects::Effects),
+    /// Retry budgets: who has used how much, and more for one
+    #[command(subcommand)]
+    Budget(budget::Budget),
     /// The history of an idempotency key
     #[command(subcommand)]
     Key(key::Key),
@@ -180,6 +184,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Dlq(command) => command.run(globals).await,
         Command::Replay(command) => command.run(globals).await,
         Command::Effects(command) => command.run(globals).await,
+        Command::Budget(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,
         Command::Keys(command) => command.run(globals).await,
         Command::Forget(command) => command.run(globals).await,

@@ -6,6 +6,7 @@ mod gate;
 mod http;
 mod mail;
 mod partner;
+mod places;
 mod script;
 mod slack;
 mod sql;

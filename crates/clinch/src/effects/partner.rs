@@ -1,6 +1,7 @@
-//! What this node knows of a partner: its circuit, the moments at which it may be called, and how many calls it has now.
+//! What this node knows of a partner: its circuit, the moments at which it may be called, and its places there.
 //! Whoever must wait is sent away with a time to come back; nobody waits here with a place in his hand.
 
+use super::places::{Place, Places};
 use crate::house::House;
 use clinch_core::breaker::{Ask, Breaker, Circuit};
 use clinch_core::id::JobId;
@@ -12,21 +13,16 @@ use clinch_store::PaceAsk;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A moment so near is waited for on the spot: to come back would take longer.
 const NEAR: Duration = Duration::from_millis(25);
 /// Who has a moment and does not come for so long after it has lost it.
 const MOMENT_KEPT: Duration = Duration::from_secs(60);
-/// The shortest time after which a place may be free.
-const PLACE_PAUSE: Duration = Duration::from_millis(20);
-/// No call is taken to last longer, when it is guessed how soon a place is free.
-const CALL_GUESS_MAX: Duration = Duration::from_secs(10);
 
 pub struct Partner {
     pub integration: Arc<Integration>,
     breaker: Option<Mutex<Breaker>>,
-    places: Option<Places>,
+    places: Option<Arc<Places>>,
     pace: Option<Lane>,
 }
 
@@ -48,19 +44,7 @@ pub struct Visit {
     partner: Arc<Partner>,
     is_told: bool,
     began: Timestamp,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-struct Places {
-    free: Arc<Semaphore>,
-    count: u32,
-    guess: Mutex<Guess>,
-}
-
-/// When a place may be free, by how long calls take.
-struct Guess {
-    call: Duration,
-    queued_to: Timestamp,
+    _place: Option<Place>,
 }
 
 /// The moments of calls, and who has one.
@@ -82,14 +66,9 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Partner {
     pub fn new(integration: Arc<Integration>) -> Partner {
-        let guess = || Mutex::new(Guess { call: PLACE_PAUSE, queued_to: Timestamp::from_micros(0) });
         Partner {
             breaker: integration.breaker.map(|rule| Mutex::new(Breaker::new(rule))),
-            places: integration.concurrency.map(|count| Places {
-                free: Arc::new(Semaphore::new(count)),
-                count: u32::try_from(count).unwrap_or(u32::MAX),
-                guess: guess(),
-            }),
+            places: integration.concurrency.map(|max| Arc::new(Places::new(integration.name.clone(), max))),
             pace: integration.rate.as_ref().map(|rate| Lane {
                 pace: tokio::sync::Mutex::new(Moments::new(
                     rate,
@@ -115,9 +94,9 @@ impl Partner {
         }
         let mut visit = Visit { partner: self.clone(), is_told: false, began: now, _place: None };
         if let Some(places) = &self.places {
-            match places.free.clone().try_acquire_owned() {
-                Ok(place) => visit._place = Some(place),
-                Err(_) => return Ok(Entry::Wait(Wait { until: places.free_at(now), waits: Waits::Limit })),
+            match places.take(house).await {
+                Some(place) => visit._place = Some(place),
+                None => return Ok(Entry::Wait(Wait { until: places.free_at(now), waits: Waits::Limit })),
             }
         }
         if let Some(lane) = &self.pace {
@@ -152,7 +131,7 @@ impl Visit {
         self.is_told = true;
         let now = house.clock.now();
         if let Some(places) = &self.partner.places {
-            lock(&places.guess).learn(now.since(self.began));
+            places.learn(now.since(self.began));
         }
         let Some(breaker) = &self.partner.breaker else { return };
         let mut breaker = lock(breaker);
@@ -177,22 +156,6 @@ impl Drop for Visit {
         if let Some(breaker) = self.partner.breaker.as_ref().filter(|_| !self.is_told) {
             lock(breaker).forgo();
         }
-    }
-}
-
-impl Places {
-    /// One after the other, as if each had a place: so that a backlog does not come back all at once.
-    fn free_at(&self, now: Timestamp) -> Timestamp {
-        let mut guess = lock(&self.guess);
-        let apart = guess.call / self.count.max(1);
-        guess.queued_to = guess.queued_to.max(now + PLACE_PAUSE) + apart;
-        guess.queued_to
-    }
-}
-
-impl Guess {
-    fn learn(&mut self, took: Duration) {
-        self.call = (self.call * 7 + took.min(CALL_GUESS_MAX)) / 8;
     }
 }
 

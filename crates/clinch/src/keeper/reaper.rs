@@ -1,5 +1,6 @@
 //! Takes jobs back from workers that are gone, and settles them as lost.
 
+use crate::budget;
 use crate::house::House;
 use crate::telemetry::{ByFlow, Label};
 use clinch_core::attempt::{Outcome, Past, verdict};
@@ -57,7 +58,7 @@ async fn settle(house: &House, claim: &Claim) -> clinch_store::Result<()> {
         first_attempt_at: undoing_since.or(claim.first_attempt_at).unwrap_or(now),
     };
     let retry = worker.map_or_else(RetryPolicy::default, |worker| worker.retry.clone());
-    let mut change = verdict(&outcome, past, &retry, now, house.clock.dice());
+    let change = verdict(&outcome, past, &retry, now, house.clock.dice());
     let mut opened = claim.effects.iter().filter(|effect| effect.state == EffectState::Open);
     let open = opened.next();
     let closed = |effect: &Effect| {
@@ -70,17 +71,21 @@ async fn settle(house: &House, claim: &Claim) -> clinch_store::Result<()> {
             return Ok(());
         }
     }
-    let mut conclusion = open.map(closed);
-    if let Change::Buried { reason, .. } = change
+    let started_at = open.map_or(now, |effect| effect.changed_at);
+    let mut settlement = Settlement::of(&outcome, change, started_at, now, open.map(closed));
+    // What undoes a job is nobody's retry.
+    if undoing_since.is_none() {
+        budget::charge(house, claim, &retry, past, &mut settlement).await?;
+    }
+    if let Change::Buried { reason, .. } = settlement.change
         && worker.is_some_and(|worker| saga::ends_in_undoing(worker, &claim.effects, claim.replays))
     {
-        let error = outcome.failure().map_or(String::new(), |failure| failure.error);
+        let error = settlement.error.clone().unwrap_or_default();
         let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
         let Some(line) = house.mark_ended(claim.lease, claim.replays, &ended).await? else { return Ok(()) };
-        (change, conclusion) = (Change::Retried { run_at: now }, Some(line));
+        (settlement.change, settlement.conclusion) = (Change::Retried { run_at: now }, Some(line));
     }
-    let started_at = open.map_or(now, |effect| effect.changed_at);
-    let settlement = Settlement::of(&outcome, change, started_at, now, conclusion);
+    let change = settlement.change;
     if house.store.settle(claim.lease, settlement).await? == Held::Held {
         let step = open.map_or(Label::from(""), |effect| (&effect.name).into());
         house.metrics.report(claim, &step, change, outcome.failure().as_ref(), now);

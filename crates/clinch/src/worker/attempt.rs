@@ -10,6 +10,7 @@ use super::scope::Scope;
 use super::steps::delay::{self, Stand};
 use super::steps::{self, Inward, Kind, setnx};
 use super::wrap;
+use crate::budget;
 use crate::effects::{Effect, Gate, Passage, Wait};
 use crate::house::House;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
@@ -332,24 +333,31 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     let failures = end.failures.unwrap_or(claim.failures);
     let first_attempt_at = end.since.or(claim.first_attempt_at).unwrap_or(started_at);
     let past = Past { failures, first_attempt_at };
-    let mut change = verdict(&end.outcome, past, &retry, now, house.clock.dice());
+    let change = verdict(&end.outcome, past, &retry, now, house.clock.dice());
+    let mut settlement = Settlement::of(&end.outcome, change, started_at, now, None);
+    // What undoes a job is nobody's retry.
+    if end.since.is_none()
+        && let Err(error) = budget::charge(house, claim, &retry, past, &mut settlement).await
+    {
+        return tracing::error!(job.id = %job, "{job} could not be settled: {error}");
+    }
     let mut unwritten = end.unwritten;
-    if let Change::Buried { reason, .. } = change
+    if let Change::Buried { reason, .. } = settlement.change
         && end.undo
         && reason != Reason::UnknownOutcome
     {
-        let error = end.outcome.failure().map_or(String::new(), |failure| failure.error);
+        let error = settlement.error.clone().unwrap_or_default();
         let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
         unwritten = match saga::mark(house, claim, unwritten, &ended).await {
             Ok(Some(line)) => Some(line.into()),
             Ok(None) => return tracing::info!(job.id = %job, "{job} was taken over before it could be undone"),
             Err(error) => return tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
         };
-        change = Change::Retried { run_at: now };
+        settlement.change = Change::Retried { run_at: now };
     }
     let testimony = unwritten.as_ref().and_then(Unwritten::testimony);
-    let conclusion = unwritten.map(|unwritten| unwritten.conclusion);
-    let settlement = Settlement::of(&end.outcome, change, started_at, now, conclusion);
+    settlement.conclusion = unwritten.map(|unwritten| unwritten.conclusion);
+    let change = settlement.change;
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
         Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
         Ok(Held::Lost) => {

@@ -1,42 +1,15 @@
 //! The names that a step's expressions may use, put together only when some expression asks.
 
 use crate::house::House;
+use crate::names::{self, Subject};
 use clinch_core::config::Workspace;
 use clinch_core::effect::Receipt;
 use clinch_core::expr;
-use clinch_core::id::{EventId, JobId};
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
 use clinch_core::source::{Content, Source};
-use clinch_core::time::Timestamp;
-use clinch_store::Claim;
-use clinch_store::read::JobRow;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-
-/// What names tell of the job.
-#[derive(Clone, Copy)]
-pub struct Subject {
-    pub job: JobId,
-    pub event: EventId,
-    pub received_at: Timestamp,
-    /// Attempts that ended.
-    pub attempts: u32,
-}
-
-impl From<&Claim> for Subject {
-    fn from(claim: &Claim) -> Subject {
-        let Claim { lease, event, received_at, attempts, .. } = *claim;
-        Subject { job: lease.job, event, received_at, attempts }
-    }
-}
-
-impl From<&JobRow> for Subject {
-    fn from(row: &JobRow) -> Subject {
-        let JobRow { id: job, event, received_at, attempts, .. } = *row;
-        Subject { job, event, received_at, attempts }
-    }
-}
 
 pub struct Scope<'a> {
     subject: Subject,
@@ -141,29 +114,12 @@ fn build(
     workspace: &Workspace,
     outputs: &[(String, Value)],
 ) -> expr::Scope {
-    let about = &payload.about;
-    let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
-    let headers: Map<String, Value> =
-        about.headers.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
     let secrets: Map<String, Value> = workspace
         .secrets
         .iter()
         .filter_map(|name| Some((name.clone(), Value::String(house.secrets.get(name)?))))
         .collect();
-    // The jobs of an event have the numbers after its own.
-    let place = subject.job.number().saturating_sub(subject.event.number() + 1);
-    let key = about.key_of(usize::try_from(place).unwrap_or(usize::MAX));
-    let mut names = Map::new();
-    names.insert("request".into(), json!({"body": body, "headers": headers}));
-    names.insert("body".into(), body);
-    names.insert("headers".into(), Value::Object(headers));
-    names.insert("key".into(), key.into());
-    let received_at = subject.received_at.to_string();
-    let event = json!({
-        "id": subject.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,
-        "tenant": about.tenant, "sender": about.sender, "schema_version": about.schema_version, "received_at": received_at,
-    });
-    names.insert("event".into(), event);
+    let mut names = names::of_event(subject, payload);
     names.insert("job".into(), json!({"id": subject.job.to_string(), "attempt": subject.attempts + 1}));
     names.insert("steps".into(), Value::Object(outputs.iter().cloned().collect()));
     names.insert("secrets".into(), Value::Object(secrets));

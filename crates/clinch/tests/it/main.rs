@@ -1,6 +1,7 @@
 //! Stories about the product, told through its real doors. One binary, so that it links once.
 #![allow(clippy::unwrap_used)]
 
+mod budgets;
 mod canary;
 mod cli;
 mod cluster;
@@ -19,6 +20,7 @@ mod messages;
 mod migrate;
 mod nodes;
 mod order;
+mod places;
 mod process;
 mod proxy;
 #[path = "../../../store/tests/it/redis_server.rs"]

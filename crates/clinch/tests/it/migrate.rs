@@ -5,12 +5,13 @@ use super::process::{ONCE, PATIENCE, Place, Provider, Told, eventually, keys_in}
 use super::world::{Answer, OK, Reply, World};
 use clinch::app::Roles;
 use clinch::encryption::KEY_FILE;
+use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::config::Files;
 use clinch_core::death::Reason;
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
-use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::key::{DedupKey, EntityKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
 use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
@@ -18,9 +19,10 @@ use clinch_core::time::Timestamp;
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
-use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, Read, Record, Store};
+use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, Read, Record, SpendAsk, Store};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -386,6 +388,26 @@ async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k3_c5_what_entities_have_used_of_their_budgets_moves_with_the_store() {
+    let (dir, url) = (full(3).await, database());
+    let ask = |entity: u8| SpendAsk {
+        budget: "charge".into(),
+        entity: EntityKey::from_bytes([entity; 16]),
+        allowance: Allowance { units: NonZeroU32::MIN, window: Duration::from_secs(3_600) },
+        on_exhausted: OnExhausted::Dead,
+        now: now(),
+    };
+    let here = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();
+    assert_eq!(here.spend(ask(1)).await.unwrap(), Spent::Granted { left: 0 });
+    drop(here);
+    migrate(dir.path(), &url);
+    let there = in_postgres(&url, None).await.unwrap();
+    assert!(matches!(there.spend(ask(1)).await.unwrap(), Spent::Exhausted { .. }));
+    assert_eq!(there.spend(ask(2)).await.unwrap(), Spent::Granted { left: 0 });
+    assert_eq!(there.exhausted(now()).await.unwrap(), [("charge".into(), 2)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let (dir, url) = (full(1_200).await, database());
     let revoked = revoked_token(dir.path()).await;
@@ -404,7 +426,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0,
-                        "deliveries": 0, "audit_rows": 2, "set_keys": 0, "calls": 0, "sender_tokens": 1});
+                        "deliveries": 0, "audit_rows": 2, "set_keys": 0, "calls": 0, "retry_budgets": 0, "sender_tokens": 1});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

@@ -394,6 +394,31 @@ pub struct Sink {
     calls: Arc<Mutex<Vec<Call>>>,
     pace: watch::Sender<Pace>,
     verdict: Arc<Mutex<Verdict>>,
+    crowd: Arc<Crowd>,
+}
+
+/// How many calls are under way, and how many were at most.
+#[derive(Default)]
+struct Crowd {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+/// A call under way; it ends also when the caller dies.
+struct Guest(Arc<Crowd>);
+
+impl Guest {
+    fn comes(crowd: &Arc<Crowd>) -> Guest {
+        let now = crowd.now.fetch_add(1, Ordering::SeqCst) + 1;
+        crowd.most.fetch_max(now, Ordering::SeqCst);
+        Guest(crowd.clone())
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.now.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// The status that a call is answered with.
@@ -407,13 +432,22 @@ impl Sink {
             calls: Arc::default(),
             pace: watch::Sender::new(Pace::Prompt),
             verdict: Arc::new(Mutex::new(Box::new(|_| 200))),
+            crowd: Arc::default(),
         };
         let (calls, pace, verdict) = (sink.calls.clone(), sink.pace.subscribe(), sink.verdict.clone());
+        let crowd = sink.crowd.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (calls, pace, verdict) = (calls.clone(), pace.clone(), verdict.clone());
+                let crowd = crowd.clone();
                 let answer = hyper::service::service_fn(move |request| {
-                    answer(request, calls.clone(), pace.clone(), verdict.clone())
+                    let guest = Guest::comes(&crowd);
+                    let answer = answer(request, calls.clone(), pace.clone(), verdict.clone());
+                    async move {
+                        let answer = answer.await;
+                        drop(guest);
+                        answer
+                    }
                 });
                 let connection =
                     hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
@@ -439,6 +473,17 @@ impl Sink {
 
     pub fn count(&self) -> usize {
         self.calls.lock().unwrap().len()
+    }
+
+    /// For who counts from elsewhere.
+    pub fn counter(&self) -> impl Fn() -> usize + Send + 'static {
+        let calls = self.calls.clone();
+        move || calls.lock().unwrap().len()
+    }
+
+    /// How many calls there were at once, at most.
+    pub fn crowd_most(&self) -> usize {
+        self.crowd.most.load(Ordering::SeqCst)
     }
 
     pub fn count_of(&self, step: &str) -> usize {

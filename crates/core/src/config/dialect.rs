@@ -2,6 +2,7 @@
 //! versions will run is here too, so that it loads today and is refused by name.
 
 use super::shape::{Choose, Field, Kind, Need, Shape};
+use crate::budget::UNITS_MAX;
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
 use crate::script::{MEMORY_MAX, MEMORY_MIN};
 use crate::signature::settings::KNOWN;
@@ -182,7 +183,7 @@ static INTEGRATION: Shape = Shape {
             may(
                 "concurrency",
                 Kind::Int { min: 1, max: crate::integration::CONCURRENCY_MAX as i64 },
-                "How many calls at once, on each node.",
+                "How many calls at once, on all nodes together.",
             ),
             may("rate", Kind::Rate, "How many calls in what time, on all nodes together, such as `100/10s`."),
             may("jitter", Kind::Spread, "A pause before each call, such as `200-600ms`."),
@@ -692,15 +693,45 @@ static RETRY: Shape = Shape {
         may("max_attempts", Kind::Int { min: 1, max: ATTEMPTS_MAX }, "The first attempt included; 7 if not given."),
         may("max_elapsed", span(SECOND), "No retry starts later than this after the first attempt."),
         may("on_exhausted", Kind::Prefixed("dlq:"), "The dead letter queue, `dlq:NAME`."),
-        may("budget_per_contact", Kind::Tree, "Retries that one contact may cause. Not run yet."),
+        may("budget", Kind::Map(&BUDGET), "How many retries one entity may cause, all its jobs together."),
+        may(
+            "budget_per_contact",
+            Kind::Int { min: 1, max: UNITS_MAX as i64 },
+            "How many retries one contact may cause in an hour.",
+        ),
     ]],
-    choices: &[Choose {
-        keys: &["base_delay", "base_ms"],
-        need: Need::Optional,
-        none: "",
-        two: "both are the first pause",
-        help: "",
-    }],
+    choices: &[
+        Choose {
+            keys: &["base_delay", "base_ms"],
+            need: Need::Optional,
+            none: "",
+            two: "both are the first pause",
+            help: "",
+        },
+        Choose {
+            keys: &["budget", "budget_per_contact"],
+            need: Need::Optional,
+            none: "",
+            two: "both are the budget",
+            help: "",
+        },
+    ],
+};
+
+static BUDGET: Shape = Shape {
+    name: "retry_budget",
+    doc: "How many retries one entity may cause in a window, all its jobs of this worker together.",
+    fields: &[&[
+        must("per", Kind::EventTemplate, "Whose budget it is, such as \"{{ body.email }}\"."),
+        must("max", Kind::Int { min: 1, max: UNITS_MAX as i64 }, "How many retries; first attempts do not count."),
+        may("window", span(SECOND), "In what time, from the first retry on; 1h if not given."),
+        may(
+            "on_exhausted",
+            Kind::Choice(&["dead", "wait"]),
+            "What becomes of a job when nothing is left: a dead letter, or it waits for a later window; dead if not given.",
+        ),
+    ]],
+    choices: &[],
 };
 
 static WORKER_STEP: Shape = Shape {

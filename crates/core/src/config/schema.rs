@@ -71,9 +71,14 @@ fn property(field: &Field, defs: &mut Map<String, Value>) -> Value {
 
 fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
     match kind {
-        Kind::Text | Kind::Template | Kind::Statement | Kind::Expr | Kind::AnswerExpr | Kind::Url | Kind::UrlOrPath => {
-            text()
-        }
+        Kind::Text
+        | Kind::Template
+        | Kind::EventTemplate
+        | Kind::Statement
+        | Kind::Expr
+        | Kind::AnswerExpr
+        | Kind::Url
+        | Kind::UrlOrPath => text(),
         Kind::Spread => json!({ "type": "string", "examples": ["200-600ms"] }),
         Kind::Statuses => {
             json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": ITEMS_MAX, "examples": [[429, "500-599"]] })

@@ -5,7 +5,7 @@ use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::source;
-use super::value::{self, ANSWER_ROOTS, MESSAGE_ROOTS, Names, ROOTS, Read};
+use super::value::{self, ANSWER_ROOTS, EVENT_ROOTS, MESSAGE_ROOTS, Names, ROOTS, Read};
 use super::yaml::{Node, Value};
 use crate::time::human;
 use std::collections::HashMap;
@@ -123,6 +123,8 @@ pub(super) enum Kind {
     Moment,
     /// Text with templates.
     Template,
+    /// Text with templates that read the event alone.
+    EventTemplate,
     /// One statement of SQL, in which nothing is computed.
     Statement,
     /// The address of a database, in which only secrets may be computed.
@@ -201,7 +203,7 @@ impl Kind {
             Kind::Country => "DE",
             Kind::Statement => "UPDATE contacts SET seen = now() WHERE id = $1",
             Kind::DatabaseUrl => "${secrets.NAME}",
-            Kind::Template => "\"{{ body.id }}\"",
+            Kind::Template | Kind::EventTemplate => "\"{{ body.id }}\"",
             Kind::File(_) => "GeoLite2-City.mmdb",
             Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Env | Kind::Renames => "",
         }
@@ -320,6 +322,9 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::Moment => keep(node, value::moment(node, name), report),
         Kind::Patterns => check_patterns(node, name, report),
         Kind::Template => check_names(node, value::template(node, name).map(|text| Names::of(&text)), report),
+        Kind::EventTemplate => {
+            check_roots(node, value::template(node, name).map(|text| Names::of(&text)), EVENT_ROOTS, report);
+        }
         Kind::Statement => keep(node, value::statement(node, name), report),
         Kind::DatabaseUrl => keep(node, value::database_url(node, name), report),
         Kind::MailUrl => keep(node, value::mail_url(node, name), report),

@@ -1,6 +1,7 @@
 //! Whole workspaces: what loads, and everything that is said when one does not.
 
 use super::*;
+use crate::budget::{OnExhausted, Per};
 use crate::effect::Idempotency;
 use crate::flow::{Method, OnConflict, OnDuplicateOfDead};
 use crate::key::{KeyPart, KeyRule};
@@ -418,6 +419,47 @@ fn the_json_spelling_of_a_retry_policy_is_read() {
     let retry = loaded(&with(&[("workers/post.yml", &worker)])).workers.remove(0).retry;
     assert_eq!((retry.strategy, retry.jitter, retry.base), (Backoff::Fixed, Jitter::None, Duration::from_millis(500)));
     assert_eq!(retry.attempts_max.get(), 3);
+}
+
+/// The worker with this in its retry policy.
+fn with_retry(retry: &str) -> Files {
+    with(&[("workers/post.yml", &WORKER.replace("  max_attempts: 5\n", &format!("  max_attempts: 5\n  {retry}\n")))])
+}
+
+#[test]
+fn c5_a_budget_says_whose_it_is_how_much_and_what_then() {
+    let budget = |retry: &str| loaded(&with_retry(retry)).workers.remove(0).retry.budget.expect("a budget");
+    let said = budget(r#"budget: {per: "{{ body.email }}", max: 5, window: 10m, on_exhausted: wait}"#);
+    assert_eq!((&*said.name, said.on_exhausted), ("post", OnExhausted::Wait));
+    assert_eq!((said.allowance.units.get(), said.allowance.window), (5, Duration::from_secs(600)));
+    assert_eq!(said.per, Per::Said(crate::expr::Template::parse("{{ body.email }}").expect("a template")));
+    let usual = budget(r#"budget: {per: "{{ event.sender }}", max: 1}"#);
+    assert_eq!((usual.allowance.window, usual.on_exhausted), (Duration::from_secs(3_600), OnExhausted::Dead));
+    let retry = r#""retry": {"strategy": "exponential", "base_ms": 500, "max_attempts": 3, "jitter": "full", "budget_per_contact": 5}"#;
+    let worker = WORKER.replace("retry:\n  max_attempts: 5\n  on_exhausted: dlq:orders-dlq", retry);
+    let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
+    assert!(workspace.refusals().is_empty(), "{:#?}", workspace.refusals());
+    let contact = workspace.workers[0].retry.budget.as_ref().expect("a budget");
+    assert_eq!((&contact.per, contact.allowance.units.get()), (&Per::Contact, 5));
+    assert_eq!((contact.allowance.window, contact.on_exhausted), (Duration::from_secs(3_600), OnExhausted::Dead));
+}
+
+#[test]
+fn c5_a_budget_is_of_one_who_is_known_before_any_step_runs() {
+    let place = |retry: &str, place: &str, code, said: &str, help: &str| {
+        check(&with_retry(retry), &format!("workers/post.yml:{place}"), code, said, help)
+    };
+    place(
+        r#"budget: {per: "{{ steps.post.output.id }}", max: 5}"#,
+        "7:21",
+        Code::BadExpression,
+        "the name `steps` is not known",
+        "",
+    );
+    place(r#"budget: {per: "{{ body.id }}", max: 0}"#, "7:39", Code::OutOfRange, "max", "");
+    place(r#"budget: {per: "{{ body.id }}"}"#, "7:3", Code::MissingKey, "max", "max");
+    let both = "budget: {per: \"{{ body.id }}\", max: 5}\n  budget_per_contact: 5";
+    place(both, "8:3", Code::EitherOr, "budget", "");
 }
 
 #[test]

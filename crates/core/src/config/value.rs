@@ -272,6 +272,9 @@ pub(super) fn key_rule(node: &Node, name: &str) -> Read<KeyRule> {
 /// What an expression or a template may be about.
 pub(super) const ROOTS: &[&str] = &["body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
 
+/// What a rule may be about that is asked whatever became of the steps.
+pub(super) const EVENT_ROOTS: &[&str] = &["body", "request", "headers", "key", "event"];
+
 /// What a rule that reads an answer may also use.
 pub(super) const ANSWER_ROOTS: &[&str] =
     &["answer", "body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];

@@ -9,6 +9,7 @@ use super::shape;
 use super::spelling;
 use super::value::{self, Names};
 use super::yaml::{Node, Value};
+use crate::budget::{Allowance, OnExhausted, Per, RetryBudget, WINDOW_DEFAULT};
 use crate::effect::Idempotency;
 use crate::expr::{Expr, Template, Tree};
 use crate::integration::{Integration, Promise};
@@ -126,20 +127,20 @@ fn read_worker(worker: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<
         None => Trigger::Schedule(worker.map("schedule")?.must("cron", value::text)?.to_string()),
     };
     let concurrency = worker.or("concurrency", CONCURRENCY_DEFAULT as i64, value::int)?;
-    let retry = worker.map("retry");
+    let (name, retry) = (worker.must("name", value::name)?, worker.map("retry"));
     let steps = worker.maps("run").map(|step| read_step(step, integrations)).collect::<Option<Vec<_>>>()?;
     let read = Worker {
-        name: worker.must("name", value::name)?,
         trigger,
         concurrency: usize::try_from(concurrency).ok()?,
-        retry: retry.map_or(Some(RetryPolicy::default()), read_retry)?,
+        retry: retry.map_or(Some(RetryPolicy::default()), |retry| read_retry(retry, &name))?,
         dead_letters: retry.map_or(Some(None), |retry| retry.may("on_exhausted", dead_letters))?,
         steps,
+        name,
     };
     (worker.is_sound() && !read.steps.is_empty()).then_some(read)
 }
 
-fn read_retry(retry: Reader<'_>) -> Option<RetryPolicy> {
+fn read_retry(retry: Reader<'_>, worker: &str) -> Option<RetryPolicy> {
     let strategies = [("exponential", Backoff::Exponential), ("linear", Backoff::Linear), ("fixed", Backoff::Fixed)];
     let jitters = [("full", Jitter::Full), ("equal", Jitter::Equal), ("none", Jitter::None)];
     let default = RetryPolicy::default();
@@ -159,8 +160,25 @@ fn read_retry(retry: Reader<'_>) -> Option<RetryPolicy> {
         attempts_max,
         elapsed_max: retry.may("max_elapsed", value::duration)?,
         jitter: retry.or("jitter", default.jitter, word(&jitters))?,
+        budget: read_budget(retry, worker)?.map(Arc::new),
     };
     retry.is_sound().then_some(read)
+}
+
+fn read_budget(retry: Reader<'_>, worker: &str) -> Option<Option<RetryBudget>> {
+    let units = |count: i64| NonZeroU32::new(u32::try_from(count).ok()?);
+    let of = |per, units, window, on_exhausted| {
+        Some(Some(RetryBudget { name: worker.into(), per, allowance: Allowance { units, window }, on_exhausted }))
+    };
+    if let Some(count) = retry.may("budget_per_contact", value::int)? {
+        return of(Per::Contact, units(count)?, WINDOW_DEFAULT, OnExhausted::Dead);
+    }
+    let Some(budget) = retry.map("budget") else { return Some(None) };
+    let ends = [("dead", OnExhausted::Dead), ("wait", OnExhausted::Wait)];
+    let per = Per::Said(budget.must("per", value::template)?);
+    let count = units(budget.must("max", value::int)?)?;
+    let window = budget.or("window", WINDOW_DEFAULT, value::duration)?;
+    of(per, count, window, budget.or("on_exhausted", OnExhausted::Dead, word(&ends))?).filter(|_| budget.is_sound())
 }
 
 fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step> {
@@ -375,10 +393,6 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
     if let Some((key, _)) = worker.node.entry("schedule") {
         let name = worker.must("name", value::name).map_or(String::new(), |name| format!(" `{name}`"));
         refuse(key.span, format!("worker{name} runs on a schedule"), "remove it, or let it consume a queue");
-    }
-    if let Some((key, _)) = worker.map("retry").as_ref().and_then(|retry| retry.node.entry("budget_per_contact")) {
-        let said = "`budget_per_contact` limits retries per contact".to_string();
-        refuse(key.span, said, "remove it; `max_attempts` and `max_elapsed` bound the retries of each job");
     }
     for step in named(worker).filter(Reader::is_sound) {
         let Some((what, span)) = not_yet(step) else { continue };

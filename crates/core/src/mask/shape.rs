@@ -55,7 +55,7 @@ pub(super) fn whole(text: &str) -> Option<String> {
 
 /// A hash of ours hides what it stands for, and is there to be compared.
 pub(super) fn is_ours(word: &[u8]) -> bool {
-    [&b"h_"[..], b"clinch-"].iter().any(|prefix| {
+    [&b"h_"[..], b"clinch-", b"ent_"].iter().any(|prefix| {
         word.strip_prefix(*prefix)
             .is_some_and(|rest| rest.len() == 32 && rest.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
     })

@@ -174,6 +174,15 @@ CREATE TABLE queue_turn (
 -- How far the moments are taken at which an integration may be called.
 CREATE TABLE pace (next bigint NOT NULL, name text COLLATE "C" PRIMARY KEY) WITH (fillfactor = 50);
 
+-- The places of integrations that bear so many calls at once: how many each node has that calls them. They go with the node.
+CREATE TABLE place (
+    node bigint NOT NULL REFERENCES node ON DELETE CASCADE,
+    held integer NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    PRIMARY KEY (name, node)
+) WITH (fillfactor = 50);
+CREATE INDEX place_node ON place (node);
+
 -- Keys that steps have set, and when they may be set again.
 CREATE TABLE once (until bigint NOT NULL, key bytea PRIMARY KEY);
 CREATE INDEX once_until ON once (until);
@@ -190,6 +199,23 @@ CREATE TABLE call (
     answer bytea
 );
 CREATE INDEX call_expires ON call (expires);
+
+-- What entities have used of their retry budgets; an entity is a hash under the pepper. `units` in `lasts` are allowed.
+-- Nothing is left before `free_at`, if that is not 0; from `over_at` on the row says nothing any more.
+CREATE TABLE budget (
+    since bigint NOT NULL,
+    lasts bigint NOT NULL,
+    free_at bigint NOT NULL,
+    over_at bigint NOT NULL,
+    spent integer NOT NULL,
+    extra integer NOT NULL,
+    units integer NOT NULL,
+    budget text COLLATE "C" NOT NULL,
+    entity bytea NOT NULL,
+    PRIMARY KEY (budget, entity)
+) WITH (fillfactor = 70);
+CREATE INDEX budget_over ON budget (over_at);
+CREATE INDEX budget_exhausted ON budget (free_at, budget) WHERE free_at > 0;
 
 -- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
 CREATE SEQUENCE fence;

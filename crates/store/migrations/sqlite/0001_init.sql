@@ -32,6 +32,23 @@ CREATE TABLE call (
 ) STRICT;
 CREATE INDEX call_expires ON call (expires);
 
+-- What entities have used of their retry budgets; an entity is a hash under the pepper. `units` in `lasts` are allowed.
+-- Nothing is left before `free_at`, if that is not 0; from `over_at` on the row says nothing any more.
+CREATE TABLE budget (
+    budget TEXT NOT NULL,
+    entity BLOB NOT NULL,
+    since INTEGER NOT NULL,
+    spent INTEGER NOT NULL,
+    extra INTEGER NOT NULL,
+    units INTEGER NOT NULL,
+    lasts INTEGER NOT NULL,
+    free_at INTEGER NOT NULL,
+    over_at INTEGER NOT NULL,
+    PRIMARY KEY (budget, entity)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX budget_over ON budget (over_at);
+CREATE INDEX budget_exhausted ON budget (free_at, budget) WHERE free_at > 0;
+
 -- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,

@@ -7,7 +7,7 @@ use super::rows::{
 };
 use super::{Fault, migrate};
 use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::TokenRow;
+use crate::read::{BudgetRow, TokenRow};
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::JobId;
@@ -50,7 +50,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      sender_token";
+                      budget, sender_token";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -156,6 +156,33 @@ impl Target {
         .await
     }
 
+    pub async fn take_budgets(&mut self, rows: &[BudgetRow]) -> Result<()> {
+        let client = &self.client;
+        let micros =
+            |of: fn(&BudgetRow) -> Option<Timestamp>| column(rows, |row| of(row).map_or(0, Timestamp::as_micros));
+        together(client, async {
+            write(
+                client,
+                "INSERT INTO budget (budget, entity, since, spent, extra, units, lasts, free_at, over_at)
+                 SELECT * FROM unnest($1::text[], $2::bytea[], $3::bigint[], $4::integer[], $5::integer[], $6::integer[],
+                                      $7::bigint[], $8::bigint[], $9::bigint[]) ON CONFLICT DO NOTHING",
+                &[
+                    &column(rows, |row| &*row.budget),
+                    &column(rows, |row| &row.entity.as_bytes()[..]),
+                    &micros(|row| Some(row.account.since)),
+                    &column(rows, |row| number(row.account.spent)),
+                    &column(rows, |row| number(row.account.extra)),
+                    &column(rows, |row| number(row.allowance.units.get())),
+                    &column(rows, |row| i64::try_from(row.allowance.window.as_micros()).unwrap_or(i64::MAX)),
+                    &micros(|row| row.account.free_at(row.allowance)),
+                    &micros(|row| Some(row.account.over_at(row.allowance))),
+                ],
+            )
+            .await
+        })
+        .await
+    }
+
     /// What is written once, after all the rest. Ids and fences that are given from now on are above all that were.
     pub async fn close_books(&mut self, facts: &Facts) -> Result<()> {
         let client = &self.client;
@@ -193,6 +220,7 @@ impl Target {
             ("audit rows", "count(*) FROM audit"),
             ("set keys", "count(*) FROM once"),
             ("calls", "count(*) FROM call"),
+            ("retry budgets", "count(*) FROM budget"),
             ("sender tokens", "count(*) FROM sender_token"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;

@@ -4,7 +4,7 @@ use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, bucket, call, lanes, lock, once, span, token};
+use super::{Fault, Shared, bucket, budget, call, lanes, lock, once, span, token};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
 use clinch_core::lane::Order;
@@ -54,7 +54,8 @@ pub(super) async fn prune(
     }
     pruned.once = once::prune(shared, &mut line, now, most).await?;
     pruned.calls = call::prune(shared, &mut line, now, most).await?;
-    pruned.finished &= pruned.once.max(pruned.calls) < most as u64;
+    pruned.budgets = budget::prune(shared, &mut line, now, most).await?;
+    pruned.finished &= pruned.once.max(pruned.calls).max(pruned.budgets) < most as u64;
     line.commit().await?;
     // Once through, start over: what was too young or too dead then may go now.
     lock(&shared.round).to = looked.unwrap_or(0);

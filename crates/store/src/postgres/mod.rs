@@ -7,6 +7,7 @@
 mod accept;
 mod batch;
 mod bucket;
+mod budget;
 mod call;
 mod claim;
 mod doubt;
@@ -32,6 +33,7 @@ mod ring;
 mod rows;
 mod sealed;
 mod settle;
+mod share;
 mod skew;
 mod span;
 mod token;
@@ -47,7 +49,9 @@ use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
 use batch::Batcher;
+use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
+use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
@@ -522,6 +526,21 @@ impl Store for PostgresStore {
         self.shared.done(began, pace::reserve(&self.shared, &ask).await)
     }
 
+    async fn share(&self, ask: ShareAsk) -> Result<Share> {
+        let began = Instant::now();
+        self.shared.done(began, share::share(&self.shared, &ask).await)
+    }
+
+    async fn spend(&self, ask: SpendAsk) -> Result<Spent> {
+        let began = Instant::now();
+        self.shared.done(began, budget::spend(&self.shared, &ask).await)
+    }
+
+    async fn grant(&self, ask: GrantAsk) -> Result<BudgetRow> {
+        let began = Instant::now();
+        self.shared.done(began, budget::grant(&self.shared, &ask).await)
+    }
+
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         let began = Instant::now();
         self.shared.done(began, keep::prune(&self.shared, now, &retention, most).await)
@@ -625,6 +644,14 @@ impl Read for PostgresStore {
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {
         token::all(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>> {
+        budget::find(&self.shared, &filter).await.map_err(unread)
+    }
+
+    async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>> {
+        budget::exhausted(&self.shared, now).await.map_err(unread)
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

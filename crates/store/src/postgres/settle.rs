@@ -14,13 +14,14 @@ use std::collections::HashMap;
 
 pub(super) struct Settlements;
 
+// Who waits has tried nothing, unless it is charged for an attempt that failed before it had to.
 // No attempt ends with an effect still open: one that nobody concluded is unknown.
 // A job that is over goes to rest. It is deleted and inserted, and not moved by an update: who waits for its row is then told
 // that it is gone, as it is for him, and is not refused with all that he asked for besides.
 const SETTLE: &str = concat!(
     "
     WITH held AS MATERIALIZED (
-        SELECT asked.*, job.slot, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
+        SELECT asked.*, asked.waits IS NULL OR asked.failed > 0 AS tried, job.slot, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
             $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
             $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::bytea[],
             $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[], $18::smallint[]
@@ -42,11 +43,11 @@ const SETTLE: &str = concat!(
     ), ended AS (
         INSERT INTO attempt (job, no, started_at, ended_at, outcome, reason, error)
         SELECT job, attempts + 1, started_at, ended_at, outcome, attempt_reason, error FROM held
-        WHERE waits IS NULL
+        WHERE tried
     ), put_off AS (
         UPDATE job SET state = CASE WHEN held.state = 0 AND held.ord > 0 THEN 5 ELSE held.state END, run_at = held.at,
-            attempts = job.attempts + (held.waits IS NULL)::integer, failures = job.failures + held.failed, waits = held.waits,
-            first_attempt_at = CASE WHEN held.waits IS NULL THEN coalesce(job.first_attempt_at, held.started_at)
+            attempts = job.attempts + held.tried::integer, failures = job.failures + held.failed, waits = held.waits,
+            first_attempt_at = CASE WHEN held.tried THEN coalesce(job.first_attempt_at, held.started_at)
                                     ELSE job.first_attempt_at END,
             reason = held.reason, lease_until = NULL, node = NULL
         FROM held WHERE job.id BETWEEN held.job AND held.job AND job.slot = held.slot AND held.state IN (0, 5)

@@ -2,9 +2,9 @@
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use super::{late, token};
+use super::{budget, late, token};
 use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::TokenRow;
+use crate::read::{BudgetRow, TokenRow};
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
 use clinch_core::effect::EffectState;
@@ -228,6 +228,15 @@ impl Source {
         self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
     }
 
+    pub fn next_budgets(&self, after: Option<&BudgetRow>, rows_max: usize) -> Result<Vec<BudgetRow>> {
+        let (budget, entity) = after.map_or(("", &[][..]), |last| (&*last.budget, &last.entity.as_bytes()[..]));
+        let sql = format!(
+            "SELECT {} FROM budget WHERE (budget, entity) > (?1, ?2) ORDER BY budget, entity LIMIT ?3",
+            budget::COLUMNS
+        );
+        self.all(&sql, params![budget, entity, i64::try_from(rows_max).unwrap_or(i64::MAX)], budget::row)
+    }
+
     /// Counted as the other engine counts: there a job that was done at once has a row for its attempt.
     pub fn totals(&self) -> Result<Totals> {
         let count = |table: &str| self.number(&format!("SELECT count(*) FROM {table}"));
@@ -243,6 +252,7 @@ impl Source {
             ("audit rows", count("audit")?),
             ("set keys", count("once")?),
             ("calls", count("call")?),
+            ("retry budgets", count("budget")?),
             ("sender tokens", count("sender_token")?),
         ])
     }

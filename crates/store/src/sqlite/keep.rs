@@ -1,6 +1,7 @@
 //! prune: what has outlived its retention goes, a bounded number of rows at a time.
 
 use super::accept::note_oldest;
+use super::budget;
 use super::call;
 use super::memory::Settled;
 use super::once;
@@ -31,7 +32,8 @@ pub(super) fn prune(
     pruned.keys = keys;
     pruned.once = once::prune(batch, now, most)?;
     pruned.calls = call::prune(batch, now, most)?;
-    pruned.finished &= keys == 0 && pruned.once.max(pruned.calls) < most as u64;
+    pruned.budgets = budget::prune(batch, now, most)?;
+    pruned.finished &= keys == 0 && pruned.once.max(pruned.calls).max(pruned.budgets) < most as u64;
     Ok(pruned)
 }
 

@@ -76,6 +76,7 @@ pub(super) enum Settled {
         run_at: Timestamp,
         charged: bool,
         attempt_started_at: Timestamp,
+        waits: Option<Waits>,
     },
     /// Nothing of it is on disk: after a restart it asks again.
     PutOff {
@@ -263,12 +264,12 @@ impl Memory {
                     }
                 }
             }
-            Settled::Again { job, run_at, charged, attempt_started_at } => {
+            Settled::Again { job, run_at, charged, attempt_started_at, waits } => {
                 if let Some(mut live) = self.leave(job) {
                     live.attempts += 1;
                     live.failures += u32::from(charged);
                     live.first_attempt_at.get_or_insert(attempt_started_at);
-                    live.phase = Phase::Ready { run_at, waits: None };
+                    live.phase = Phase::Ready { run_at, waits };
                     self.enter(job, live);
                 }
             }

@@ -1,6 +1,7 @@
 //! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
 
 mod accept;
+mod budget;
 mod call;
 mod effects;
 pub(crate) mod export;
@@ -30,8 +31,10 @@ use crate::read::*;
 use crate::seal::Sealer;
 use crate::*;
 use async_trait::async_trait;
+use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::job::Fence;
+use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
 use memory::{Live, Memory, Phase};
 use rusqlite::config::DbConfig;
@@ -461,6 +464,19 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| pace::reserve(batch, &ask)).await
     }
 
+    /// There is nobody to share with.
+    async fn share(&self, ask: ShareAsk) -> Result<Share> {
+        Ok(Share { granted: ask.max, part: ask.max })
+    }
+
+    async fn spend(&self, ask: SpendAsk) -> Result<Spent> {
+        self.shared.write(move |batch| budget::spend(batch, &ask)).await
+    }
+
+    async fn grant(&self, ask: GrantAsk) -> Result<BudgetRow> {
+        self.shared.write(move |batch| budget::grant(batch, &ask)).await
+    }
+
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         self.shared.write(move |batch| keep::prune(batch, now, &retention, most)).await
     }
@@ -568,6 +584,14 @@ impl Read for SqliteStore {
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {
         self.readers.ask(token::all).await
+    }
+
+    async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>> {
+        self.readers.ask(move |conn| budget::find(conn, &filter)).await
+    }
+
+    async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>> {
+        self.readers.ask(move |conn| budget::exhausted(conn, now)).await
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

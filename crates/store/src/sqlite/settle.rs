@@ -22,7 +22,10 @@ pub(super) fn settle(
     end: &Settlement,
     sealed: &SealedEnd,
 ) -> rusqlite::Result<Held> {
-    if let Change::PutOff { run_at, waits } = end.change {
+    // Who was charged has an attempt behind it, which is written down like any other.
+    if let Change::PutOff { run_at, waits } = end.change
+        && !end.charged
+    {
         let holds = held(batch, lease).is_some() && batch.touch(lease.job);
         if holds {
             if let Some(conclusion) = &end.conclusion {
@@ -68,7 +71,11 @@ pub(super) fn settle(
     batch.changes.push(match end.change {
         Change::Finished { .. } => Settled::Ended { job: lease.job },
         Change::Buried { reason, .. } => Settled::Buried { job: lease.job, reason },
-        _ => Settled::Again { job: lease.job, run_at: at, charged: end.charged, attempt_started_at: end.started_at },
+        _ => {
+            let waits = if let Change::PutOff { waits, .. } = end.change { Some(waits) } else { None };
+            let (job, charged, attempt_started_at) = (lease.job, end.charged, end.started_at);
+            Settled::Again { job, run_at: at, charged, attempt_started_at, waits }
+        }
     });
     Ok(Held::Held)
 }
@@ -98,8 +105,10 @@ fn next_state(change: Change) -> Option<(i64, Timestamp, Option<Reason>)> {
         Change::Finished { at, ending: Ending::Success } => Some((SUCCESS, at, None)),
         Change::Finished { at, ending: Ending::Noop } => Some((NOOP, at, None)),
         Change::Buried { at, reason } => Some((DEAD, at, Some(reason))),
-        Change::Retried { run_at } | Change::HandedBack { run_at } => Some((READY, run_at, None)),
-        Change::PutOff { .. } | Change::Claimed { .. } | Change::Revived { .. } => None,
+        Change::Retried { run_at } | Change::HandedBack { run_at } | Change::PutOff { run_at, .. } => {
+            Some((READY, run_at, None))
+        }
+        Change::Claimed { .. } | Change::Revived { .. } => None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod laws;
 mod partitions;
 mod pgbouncer;
+mod places;
 mod postgres;
 mod redis;
 mod redis_server;

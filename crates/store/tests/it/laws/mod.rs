@@ -4,6 +4,7 @@
 #![deny(dead_code)]
 
 pub mod accept;
+pub mod budget;
 pub mod call;
 pub mod claim;
 pub mod keep;
@@ -16,6 +17,7 @@ pub mod resolve;
 pub mod revive;
 pub mod seal;
 pub mod settle;
+pub mod share;
 pub mod token;
 mod world;
 
@@ -181,11 +183,25 @@ macro_rules! every_law {
                 b8_who_lost_the_lease_sets_nothing
                 b8_keys_whose_time_is_over_are_pruned
             }
+            budget {
+                c5_an_entity_has_so_many_units_in_a_window_and_others_have_their_own
+                c5_who_waits_gets_a_unit_of_a_later_window
+                c5_a_restart_gives_nothing_back
+                c5_of_many_at_once_no_more_get_a_unit_than_there_are
+                c5_a_person_may_grant_more_on_record
+                c5_entities_are_listed_with_what_they_have_left
+                p9_no_entity_is_readable_on_disk
+                c5_accounts_that_are_over_are_pruned
+                p4_a_job_that_failed_and_waits_for_its_budget_has_one_attempt_behind_it
+            }
             pace {
                 e2_moments_follow_each_other_and_each_name_has_its_own
                 e2_no_moment_is_given_too_far_ahead
                 e2_a_restart_gives_no_moment_twice
                 e2_many_at_once_never_get_the_same_moment
+            }
+            share {
+                e1_who_is_alone_has_all_places
             }
             seal {
                 p9_what_is_stored_cannot_be_read_without_the_key

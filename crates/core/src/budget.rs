@@ -1,0 +1,315 @@
+//! A retry budget: how many retries one entity (a contact, a customer, an order) may cause in a window, all its jobs of a
+//! worker together. So one that fails again and again does not take the turns of the others. First attempts never count.
+
+use crate::death::Reason;
+use crate::expr::{Scope, Template};
+use crate::job::{Change, Waits};
+use crate::time::Timestamp;
+use serde_json::Value;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const UNITS_MAX: u32 = 1_000_000;
+/// The window of a budget that does not say its own.
+pub const WINDOW_DEFAULT: Duration = Duration::from_secs(3_600);
+/// A retry that would have to wait for a later window than this is not made.
+pub const WINDOWS_AHEAD_MAX: u32 = 100;
+
+/// Where in a body the contact is looked for; the first that is there counts.
+pub const CONTACT_POINTERS: &[&str] = &[
+    "/contact_id",
+    "/contact/id",
+    "/customer_id",
+    "/customer/id",
+    "/email",
+    "/contact/email",
+    "/customer/email",
+    "/phone",
+];
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RetryBudget {
+    /// The worker's.
+    pub name: Arc<str>,
+    pub per: Per,
+    pub allowance: Allowance,
+    pub on_exhausted: OnExhausted,
+}
+
+/// Whose budget it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Per {
+    /// As this text names it.
+    Said(Template),
+    /// The contact that the event is about.
+    Contact,
+}
+
+/// So many retries in such a window, which begins with the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    pub units: NonZeroU32,
+    pub window: Duration,
+}
+
+/// What becomes of a job when nothing is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnExhausted {
+    Dead,
+    /// It takes a unit of a later window, and waits for that.
+    Wait,
+}
+
+impl RetryBudget {
+    /// Who the event is about. Nobody: then no budget counts.
+    pub fn entity(&self, names: &Scope) -> Option<String> {
+        let text = match &self.per {
+            Per::Said(template) => template.text(names).ok()?,
+            Per::Contact => contact(names.get("body")?)?,
+        };
+        let text = text.trim();
+        // What is there and says nothing is written as `null`.
+        (!text.is_empty() && text != "null").then(|| text.to_string())
+    }
+}
+
+fn contact(body: &Value) -> Option<String> {
+    CONTACT_POINTERS.iter().find_map(|pointer| match body.pointer(pointer)? {
+        Value::String(text) if !text.trim().is_empty() => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    })
+}
+
+/// What an entity has used of its budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// When the window began.
+    pub since: Timestamp,
+    /// Units of this window, and beyond its own of those that follow.
+    pub spent: u32,
+    /// What a person has given it on top, until the window ends.
+    pub extra: u32,
+}
+
+/// The answer to who wants to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spent {
+    Granted {
+        left: u32,
+    },
+    /// Nothing was left: it is a unit of a window that begins then.
+    Later {
+        at: Timestamp,
+    },
+    /// Nothing is left before then, and nothing was taken.
+    Exhausted {
+        until: Timestamp,
+    },
+}
+
+impl Account {
+    pub const fn new(now: Timestamp) -> Account {
+        Account { since: now, spent: 0, extra: 0 }
+    }
+
+    /// As it is at this moment: windows that have ended are left behind.
+    pub fn at(self, now: Timestamp, allowance: Allowance) -> Account {
+        let ended = now.since(self.since).as_micros() / allowance.window.as_micros().max(1);
+        let ended = u32::try_from(ended).unwrap_or(u32::MAX);
+        if ended == 0 {
+            return self;
+        }
+        match self.spent.saturating_sub(allowance.units.get().saturating_mul(ended)) {
+            0 => Account::new(now),
+            spent => Account { since: self.since + allowance.window.saturating_mul(ended), spent, extra: 0 },
+        }
+    }
+
+    /// How many retries it may still cause in this window.
+    pub fn left(self, allowance: Allowance) -> u32 {
+        allowance.units.get().saturating_sub(self.spent).saturating_add(self.extra)
+    }
+
+    /// When something is left again; `None` if it is now.
+    pub fn free_at(self, allowance: Allowance) -> Option<Timestamp> {
+        (self.left(allowance) == 0).then(|| self.begins(self.spent / allowance.units, allowance))
+    }
+
+    /// From then on it is as if nothing had ever been used.
+    pub fn over_at(self, allowance: Allowance) -> Timestamp {
+        self.begins(self.spent.div_ceil(allowance.units.get()).max(1), allowance)
+    }
+
+    fn begins(self, windows_ahead: u32, allowance: Allowance) -> Timestamp {
+        self.since + allowance.window.saturating_mul(windows_ahead)
+    }
+
+    pub fn spend(self, now: Timestamp, allowance: Allowance, on_exhausted: OnExhausted) -> (Account, Spent) {
+        let account = self.at(now, allowance);
+        let taken = Account { spent: account.spent.saturating_add(1), ..account };
+        if account.spent < allowance.units.get() {
+            return (taken, Spent::Granted { left: taken.left(allowance) });
+        }
+        if account.extra > 0 {
+            let taken = Account { extra: account.extra - 1, ..account };
+            return (taken, Spent::Granted { left: taken.left(allowance) });
+        }
+        let windows_ahead = account.spent / allowance.units;
+        let at = account.begins(windows_ahead, allowance);
+        match on_exhausted {
+            OnExhausted::Wait if windows_ahead <= WINDOWS_AHEAD_MAX => (taken, Spent::Later { at }),
+            OnExhausted::Wait | OnExhausted::Dead => (account, Spent::Exhausted { until: at }),
+        }
+    }
+
+    /// A person gives it more, until the window ends; without one, it begins now.
+    pub fn grant(self, now: Timestamp, allowance: Allowance, units: u32) -> Account {
+        let account = self.at(now, allowance);
+        Account { extra: account.extra.saturating_add(units).min(UNITS_MAX), ..account }
+    }
+}
+
+/// What becomes of a retry that is due at `run_at`, after its entity was asked. No retry starts later than `latest`.
+pub fn rule(run_at: Timestamp, spent: Spent, latest: Option<Timestamp>, now: Timestamp) -> Change {
+    let buried = Change::Buried { at: now, reason: Reason::BudgetExhausted };
+    match spent {
+        Spent::Granted { .. } => Change::Retried { run_at },
+        Spent::Later { at } => {
+            let run_at = at.max(run_at);
+            let too_late = latest.is_some_and(|latest| run_at > latest);
+            if too_late { buried } else { Change::PutOff { run_at, waits: Waits::Budget } }
+        }
+        Spent::Exhausted { .. } => buried,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000) + Duration::from_secs(seconds)
+    }
+
+    fn allowance(units: u32) -> Allowance {
+        Allowance { units: NonZeroU32::new(units).expect("not zero"), window: HOUR }
+    }
+
+    fn entity(per: Per, body: Value) -> Option<String> {
+        let budget = RetryBudget { name: "w".into(), per, allowance: allowance(5), on_exhausted: OnExhausted::Dead };
+        budget.entity(&Scope::from_iter([("body".to_string(), body)]))
+    }
+
+    #[test]
+    fn c5_a_contact_is_the_first_field_that_is_there() {
+        let check = |body: Value, found: Option<&str>| assert_eq!(entity(Per::Contact, body).as_deref(), found);
+        check(json!({"email": "a@x.io", "contact_id": 42, "phone": "1"}), Some("42"));
+        check(json!({"customer": {"id": "c-1", "email": "a@x.io"}}), Some("c-1"));
+        check(json!({"contact_id": "", "customer": {"email": " a@x.io "}}), Some("a@x.io"));
+        check(json!({"contact_id": null, "order": 7}), None);
+        check(json!([1]), None);
+    }
+
+    #[test]
+    fn c5_who_is_not_named_has_no_budget() {
+        let per = || Per::Said(Template::parse("{{ body.email }}").expect("a template"));
+        assert_eq!(entity(per(), json!({"email": "a@x.io"})).as_deref(), Some("a@x.io"));
+        for nobody in [json!({}), json!({"email": null}), json!({"email": " "}), Value::Null] {
+            assert_eq!(entity(per(), nobody), None);
+        }
+    }
+
+    #[test]
+    fn c5_a_window_begins_with_the_first_unit_and_refills_when_it_ends() {
+        let of = allowance(2);
+        let (account, spent) = Account::new(at(0)).spend(at(0), of, OnExhausted::Dead);
+        assert_eq!(spent, Spent::Granted { left: 1 });
+        let (account, spent) = account.spend(at(3_000), of, OnExhausted::Dead);
+        assert_eq!(spent, Spent::Granted { left: 0 });
+        let (account, spent) = account.spend(at(3_599), of, OnExhausted::Dead);
+        assert_eq!(spent, Spent::Exhausted { until: at(3_600) });
+        assert_eq!((account.free_at(of), account.over_at(of)), (Some(at(3_600)), at(3_600)));
+        let (account, spent) = account.spend(at(5_000), of, OnExhausted::Dead);
+        assert_eq!((spent, account.since), (Spent::Granted { left: 1 }, at(5_000)));
+        // A clock that goes back gives nothing.
+        assert_eq!(account.at(at(0), of), account);
+    }
+
+    #[test]
+    fn c5_who_waits_takes_units_of_later_windows_in_turn() {
+        let of = allowance(2);
+        let (mut account, mut starts) = (Account::new(at(0)), Vec::new());
+        for _ in 0..6 {
+            let (next, spent) = account.spend(at(0), of, OnExhausted::Wait);
+            account = next;
+            starts.push(if let Spent::Later { at } = spent { at } else { at(0) });
+        }
+        assert_eq!(starts, [at(0), at(0), at(3_600), at(3_600), at(7_200), at(7_200)]);
+        // What was taken ahead is not there when its window comes.
+        let (_, spent) = account.spend(at(3_700), of, OnExhausted::Dead);
+        assert_eq!(spent, Spent::Exhausted { until: at(10_800) });
+        assert_eq!(account.at(at(10_800), of).left(of), 2);
+        let far = Account { spent: 2 * (WINDOWS_AHEAD_MAX + 1), ..Account::new(at(0)) };
+        assert!(matches!(far.spend(at(0), of, OnExhausted::Wait).1, Spent::Exhausted { .. }));
+    }
+
+    #[test]
+    fn c5_what_a_person_grants_is_used_last_and_ends_with_the_window() {
+        let of = allowance(1);
+        let granted = Account::new(at(0)).spend(at(0), of, OnExhausted::Dead).0.grant(at(10), of, 2);
+        assert_eq!((granted.left(of), granted.free_at(of)), (2, None));
+        let (after, spent) = granted.spend(at(20), of, OnExhausted::Dead);
+        assert_eq!((spent, after.left(of)), (Spent::Granted { left: 1 }, 1));
+        assert_eq!(after.at(at(3_600), of).left(of), 1);
+    }
+
+    #[test]
+    fn c5_a_retry_without_a_unit_is_a_dead_letter_or_waits() {
+        let check = |spent, latest, change| assert_eq!(rule(at(5), spent, latest, at(0)), change);
+        let dead = Change::Buried { at: at(0), reason: Reason::BudgetExhausted };
+        check(Spent::Granted { left: 0 }, None, Change::Retried { run_at: at(5) });
+        check(Spent::Exhausted { until: at(60) }, None, dead);
+        let waits = |run_at| Change::PutOff { run_at, waits: Waits::Budget };
+        check(Spent::Later { at: at(60) }, None, waits(at(60)));
+        check(Spent::Later { at: at(1) }, Some(at(60)), waits(at(5)));
+        check(Spent::Later { at: at(61) }, Some(at(60)), dead);
+    }
+
+    proptest! {
+        /// However retries come, in no window does an entity start more than it may.
+        #[test]
+        fn c5_no_window_has_more_than_the_budget(
+            pauses in prop::collection::vec(0u64..2_000, 1..200), units in 1u32..6, waits: bool,
+        ) {
+            let (of, on_exhausted) = (allowance(units), if waits { OnExhausted::Wait } else { OnExhausted::Dead });
+            let (mut account, mut now) = (Account::new(at(0)), 0);
+            let mut granted: Vec<(Timestamp, u32)> = Vec::new();
+            for pause in pauses {
+                now += pause;
+                let (next, spent) = account.spend(at(now), of, on_exhausted);
+                account = next;
+                let window = match spent {
+                    Spent::Granted { .. } => account.since,
+                    Spent::Later { at } => at,
+                    Spent::Exhausted { until } => {
+                        prop_assert!(until > at(now));
+                        continue;
+                    }
+                };
+                match granted.iter_mut().find(|(since, _)| *since == window) {
+                    Some((_, times)) => *times += 1,
+                    None => granted.push((window, 1)),
+                }
+            }
+            granted.sort();
+            prop_assert!(granted.iter().all(|(_, times)| *times <= units), "{granted:?}");
+            prop_assert!(granted.windows(2).all(|pair| pair[1].0.since(pair[0].0) >= HOUR), "{granted:?}");
+        }
+    }
+}
