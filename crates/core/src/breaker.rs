@@ -106,7 +106,10 @@ impl Breaker {
         match &mut self.state {
             State::Closed { .. } => Ask::Go,
             State::Open { until } if now < *until => Ask::Wait(*until),
-            State::HalfOpen { probing_until: Some(until), .. } if now < *until => Ask::Wait(*until),
+            // The probe may end long before it must.
+            State::HalfOpen { probing_until: Some(until), .. } if now < *until => {
+                Ask::Wait((*until).min(now + self.rule.open_for))
+            }
             State::Open { .. } => {
                 self.state = State::HalfOpen { succeeded: 0, probing_until: Some(now + probe_max) };
                 Ask::Probe
@@ -118,15 +121,15 @@ impl Breaker {
         }
     }
 
-    /// A call that was let through came to nothing that says how the partner is.
+    /// A probe came to nothing that says how the partner is.
     pub fn forgo(&mut self) {
         if let State::HalfOpen { probing_until, .. } = &mut self.state {
             *probing_until = None;
         }
     }
 
-    /// How a call ended.
-    pub fn report(&mut self, now: Timestamp, failed: bool) {
+    /// How a call ended that was let through, as a probe or not.
+    pub fn report(&mut self, now: Timestamp, is_probe: bool, failed: bool) {
         match &mut self.state {
             State::Closed { parts, newest } => {
                 turn(parts, newest, part_of(now, &self.rule));
@@ -139,6 +142,7 @@ impl Breaker {
             }
             // A call that began before the circuit opened says nothing new.
             State::Open { .. } => {}
+            State::HalfOpen { .. } if !is_probe => {}
             State::HalfOpen { .. } if failed => self.state = State::Open { until: now + self.rule.open_for },
             State::HalfOpen { succeeded, probing_until } => {
                 *succeeded += 1;
@@ -148,6 +152,36 @@ impl Breaker {
                 }
             }
         }
+    }
+}
+
+/// Those who were sent away from an open circuit. They come back a little after it may be asked again, and the more they are
+/// the longer it takes them: a backlog that asks all the time keeps the store busy with nothing.
+#[derive(Clone, Debug)]
+pub struct Away {
+    until: Timestamp,
+    count: u32,
+}
+
+/// Of those who were sent away no more come back in a second, on average.
+const BACK_PER_SECOND: u32 = 2_000;
+
+impl Default for Away {
+    fn default() -> Self {
+        Away { until: Timestamp::from_micros(i64::MIN), count: 0 }
+    }
+}
+
+impl Away {
+    /// When one more comes back who was told to wait until then. `dice` is uniform in [0, 1).
+    pub fn back_at(&mut self, until: Timestamp, rule: &BreakerRule, dice: f64) -> Timestamp {
+        // Another pause, others who are sent away.
+        if until > self.until + rule.open_for / 2 {
+            *self = Away { until, count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+        let spread = (rule.open_for / 2).max(Duration::from_secs(1) / BACK_PER_SECOND * self.count);
+        until + spread.mul_f64(dice)
     }
 }
 
@@ -198,7 +232,7 @@ mod tests {
 
     fn broken() -> Breaker {
         let mut breaker = Breaker::new(rule());
-        (0..4).for_each(|_| breaker.report(at(0), true));
+        (0..4).for_each(|_| breaker.report(at(0), false, true));
         assert_eq!(breaker.circuit(), Circuit::Open);
         breaker
     }
@@ -207,17 +241,17 @@ mod tests {
     fn e3_it_opens_at_the_share_of_failures_and_not_for_a_few_calls() {
         let mut breaker = Breaker::new(rule());
         for failed in [true, true, true] {
-            breaker.report(at(0), failed);
+            breaker.report(at(0), false, failed);
             assert_eq!(breaker.circuit(), Circuit::Closed);
         }
         let mut half = Breaker::new(rule());
         for failed in [false, false, true, true] {
-            half.report(at(0), failed);
+            half.report(at(0), false, failed);
         }
         assert_eq!(half.circuit(), Circuit::Open);
         let mut mostly_fine = Breaker::new(rule());
         for failed in [false, false, false, true, true, false, true] {
-            mostly_fine.report(at(0), failed);
+            mostly_fine.report(at(0), false, failed);
             assert_eq!(mostly_fine.circuit(), Circuit::Closed);
         }
     }
@@ -231,8 +265,8 @@ mod tests {
     #[test]
     fn e3_old_failures_are_forgotten() {
         let mut breaker = Breaker::new(rule());
-        (0..3).for_each(|_| breaker.report(at(0), true));
-        breaker.report(at(31), true);
+        (0..3).for_each(|_| breaker.report(at(0), false, true));
+        breaker.report(at(31), false, true);
         assert_eq!(breaker.circuit(), Circuit::Closed);
     }
 
@@ -242,9 +276,9 @@ mod tests {
         assert_eq!(breaker.ask(at(29), PROBE), Ask::Wait(at(30)));
         assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
         assert_eq!(breaker.ask(at(31), PROBE), Ask::Wait(at(35)));
-        breaker.report(at(32), false);
+        breaker.report(at(32), true, false);
         assert_eq!(breaker.ask(at(32), PROBE), Ask::Probe);
-        breaker.report(at(33), false);
+        breaker.report(at(33), true, false);
         assert_eq!(breaker.circuit(), Circuit::Closed);
         assert_eq!(breaker.ask(at(33), PROBE), Ask::Go);
     }
@@ -253,12 +287,39 @@ mod tests {
     fn e3_a_failed_probe_opens_again_and_a_lost_one_is_replaced() {
         let mut breaker = broken();
         assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
-        breaker.report(at(31), true);
+        breaker.report(at(31), true, true);
         assert_eq!(breaker.ask(at(32), PROBE), Ask::Wait(at(61)));
         assert_eq!(breaker.ask(at(61), PROBE), Ask::Probe);
         assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);
         breaker.forgo();
         assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);
+    }
+
+    #[test]
+    fn e3_a_call_from_before_the_outage_neither_closes_the_circuit_nor_takes_the_place_of_a_probe() {
+        for failed in [true, false] {
+            let mut breaker = broken();
+            assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
+            (0..2).for_each(|_| breaker.report(at(31), false, failed));
+            assert_eq!((breaker.circuit(), breaker.ask(at(31), PROBE)), (Circuit::HalfOpen, Ask::Wait(at(35))));
+        }
+    }
+
+    #[test]
+    fn e3_nobody_waits_longer_for_a_probe_than_for_an_open_circuit() {
+        let mut breaker = broken();
+        assert_eq!(breaker.ask(at(30), 60 * PROBE), Ask::Probe);
+        assert_eq!(breaker.ask(at(31), 60 * PROBE), Ask::Wait(at(61)));
+    }
+
+    #[test]
+    fn e3_a_few_come_back_soon_and_many_one_after_the_other() {
+        let (rule, mut away) = (BreakerRule { open_for: Duration::from_secs(1), ..rule() }, Away::default());
+        assert_eq!(away.back_at(at(1), &rule, 0.0), at(1));
+        assert_eq!(away.back_at(at(1), &rule, 0.5), at(1) + Duration::from_millis(250));
+        let last = (0..20_000).map(|nth| away.back_at(at(1), &rule, f64::from(nth % 100) / 100.0)).max();
+        assert!(last.is_some_and(|last| last > at(10)), "{last:?}");
+        assert_eq!(away.back_at(at(2), &rule, 0.5), at(2) + Duration::from_millis(250));
     }
 
     proptest! {
@@ -270,9 +331,10 @@ mod tests {
             for pause in asks {
                 now += pause;
                 let moment = at(0) + Duration::from_millis(now);
-                if !matches!(breaker.ask(moment, PROBE), Ask::Wait(_)) {
+                let ask = breaker.ask(moment, PROBE);
+                if !matches!(ask, Ask::Wait(_)) {
                     calls += 1;
-                    breaker.report(moment, true);
+                    breaker.report(moment, ask == Ask::Probe, true);
                 }
             }
             // While it is closed, calls that are too far apart to be counted together are let through.

@@ -112,7 +112,11 @@ pub struct Lookup {
 
 impl Lookup {
     /// Whether it was done, by the answer to the question. `names` are those of the step that asks.
-    pub fn is_done(&self, answer: &Receipt, mut names: Scope) -> Result<bool, BadExpr> {
+    pub fn is_done(&self, answer: &Receipt, is_whole: bool, mut names: Scope) -> Result<bool, BadExpr> {
+        // What is missing from the first half of a list says nothing.
+        if !is_whole && self.done.source().contains("body") {
+            return Err(BadExpr("it broke off, or is too long".into()));
+        }
         let text = || serde_json::Value::String(String::from_utf8_lossy(&answer.body).into_owned());
         let body = serde_json::from_slice(&answer.body).unwrap_or_else(|_| text());
         names.insert("answer".into(), serde_json::json!({ "status": answer.status, "body": body }));
@@ -204,13 +208,28 @@ mod tests {
         };
         let check = |status, body: &'static str, done| {
             let answer = Receipt { status, body: Bytes::from_static(body.as_bytes()) };
-            assert_eq!(lookup.is_done(&answer, Scope::new()), done, "{status} {body}");
+            assert_eq!(lookup.is_done(&answer, true, Scope::new()), done, "{status} {body}");
         };
         check(200, r#"{"total": 1}"#, Ok(true));
         check(200, r#"{"total": 0}"#, Ok(false));
         check(404, r#"{"total": 9}"#, Ok(false));
         let answer = Receipt { status: 200, body: Bytes::from_static(b"oops") };
-        assert!(lookup.is_done(&answer, Scope::new()).is_err());
+        assert!(lookup.is_done(&answer, true, Scope::new()).is_err());
+    }
+
+    #[test]
+    fn d2_of_half_an_answer_only_the_status_counts() {
+        let lookup = |done| Lookup {
+            method: "GET".into(),
+            url: Template::parse("https://crm.example/leads").expect("a template"),
+            headers: Vec::new(),
+            done: Expr::parse(done).expect("an expression"),
+        };
+        let half = Receipt { status: 200, body: Bytes::from_static(b"one two") };
+        let by_body = lookup("'three' in answer.body");
+        assert!(by_body.is_done(&half, false, Scope::new()).is_err());
+        assert_eq!(by_body.is_done(&half, true, Scope::new()), Ok(false));
+        assert_eq!(lookup("answer.status == 200").is_done(&half, false, Scope::new()), Ok(true));
     }
 
     #[test]

@@ -45,28 +45,21 @@ pub enum Sent {
     Answered {
         receipt: Receipt,
         retry_after: Option<String>,
+        /// The receipt has all of its body. What was done is known without it, what is asked for may not be.
+        is_whole: bool,
     },
     /// No byte of it left.
     NotSent(String),
     /// No byte of it left, because it was too late to begin.
     TooLate,
     /// It may or may not have arrived.
-    NoAnswer {
-        timed_out: bool,
-        why: String,
-    },
+    NoAnswer { timed_out: bool, why: String },
     /// It is a place that may not be called; no byte of it left.
     Blocked(String),
     /// It was begun, and says itself that it failed.
-    Failed {
-        reason: Reason,
-        why: String,
-    },
+    Failed { reason: Reason, why: String },
     /// It was begun and ended without a word.
-    Broken {
-        reason: Reason,
-        why: String,
-    },
+    Broken { reason: Reason, why: String },
     /// It was begun, did not work, and was taken back.
     Undone(String),
     /// The target looked at it and will not have it; nothing was done.

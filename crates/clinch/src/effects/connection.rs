@@ -5,17 +5,22 @@
 
 use bytes::Bytes;
 use clinch_core::egress::{Blocked, Egress};
-use http::Uri;
+use http::{Request, Response, Uri};
 use http_body_util::Full;
-use hyper::client::conn::http1;
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls_platform_verifier::BuilderVerifierExt;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
@@ -25,7 +30,82 @@ use tokio_rustls::client::TlsStream;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const IDLE_PER_TARGET_MAX: usize = 256;
 
-pub type Sender = http1::SendRequest<Full<Bytes>>;
+/// No more is taken from the wire before the head of an answer is whole. The head itself may not be as long.
+const HEAD_BYTES_MAX: usize = 1 << 20;
+
+/// What a request is sent on.
+pub struct Sender {
+    requests: http1::SendRequest<Full<Bytes>>,
+    allowance: Arc<AtomicUsize>,
+}
+
+impl Sender {
+    pub async fn ready(&mut self) -> hyper::Result<()> {
+        self.requests.ready().await
+    }
+
+    pub async fn send(
+        &mut self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        self.allowance.store(HEAD_BYTES_MAX, Ordering::Relaxed);
+        let answer = self.requests.try_send_request(request).await?;
+        // How much of a body is read is up to its reader.
+        self.allowance.store(usize::MAX, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.requests.is_closed()
+    }
+}
+
+/// A stream of which only so much is read, until more is allowed. Answers that announce an answer (1xx) can follow each other for ever, and are read
+/// without a pause: a few of those that send them would keep all threads busy.
+struct Measured<S> {
+    stream: S,
+    allowance: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Measured<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.allowance.load(Ordering::Relaxed) == 0 {
+            return Poll::Ready(Err(io::Error::other("its answer never begins")));
+        }
+        let before = into.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, into);
+        let read = into.filled().len() - before;
+        let rest = self.allowance.load(Ordering::Relaxed).saturating_sub(read);
+        self.allowance.store(rest, Ordering::Relaxed);
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Measured<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, from)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 /// Why no connection could be had; nothing was sent.
 #[derive(Debug)]
@@ -149,13 +229,15 @@ pub async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, NoConnection> {
-    let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| NoConnection::Failed(error.to_string()))?;
+    let allowance = Arc::new(AtomicUsize::new(HEAD_BYTES_MAX));
+    let stream = TokioIo::new(Measured { stream, allowance: allowance.clone() });
+    let (requests, connection) =
+        http1::handshake(stream).await.map_err(|error| NoConnection::Failed(error.to_string()))?;
     // It ends with its sender; what goes wrong on it is told to the request that is on it.
     tokio::spawn(async move {
         let _ = connection.await;
     });
-    Ok(sender)
+    Ok(Sender { requests, allowance })
 }
 
 fn lock(shelf: &Shelf) -> std::sync::MutexGuard<'_, HashMap<Target, Vec<Idle>>> {

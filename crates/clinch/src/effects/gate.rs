@@ -150,7 +150,7 @@ impl Gate {
     fn judge(&self, step: &Arc<str>, partner: &Integration, class: Idempotency, sent: Sent) -> Passed {
         let (now, trace) = (self.house.clock.now(), Trace::of(&sent));
         let (state, result) = match sent {
-            Sent::Answered { receipt, retry_after } => {
+            Sent::Answered { receipt, retry_after, .. } => {
                 let asked = retry_after.and_then(|text| clinch_core::attempt::read_retry_after(&text, now));
                 match read_status(receipt.status, &partner.retry_on, asked) {
                     None => (EffectState::Done(receipt.clone()), Ok(receipt)),

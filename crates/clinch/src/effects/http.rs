@@ -82,11 +82,11 @@ impl HttpClient {
         };
         let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
         let status = answer.status().as_u16();
-        let (body, whole) = read(answer, RECEIPT_BYTES_MAX, deadline).await;
-        if whole {
+        let (body, is_whole) = read(answer, RECEIPT_BYTES_MAX, deadline).await;
+        if is_whole {
             self.connections.keep(&target, sender);
         }
-        Sent::Answered { receipt: Receipt { status, body }, retry_after }
+        Sent::Answered { receipt: Receipt { status, body }, retry_after, is_whole }
     }
 
     /// With all of the answer, as far as it is no longer than `body_bytes_max`.
@@ -161,8 +161,11 @@ async fn exchange(
     if !may_begin() {
         return Err(Broken::TooLate);
     }
-    match tokio::time::timeout_at(deadline, sender.try_send_request(request)).await {
+    match tokio::time::timeout_at(deadline, sender.send(request)).await {
         Err(_) => Err(Broken::TimedOut),
+        Ok(Ok(answer)) if answer.status().is_informational() => {
+            Err(Broken::Sent(format!("it only announced one, with {}", answer.status().as_u16())))
+        }
         Ok(Ok(answer)) => Ok((answer, sender)),
         Ok(Err(mut error)) => Err(match error.take_message() {
             Some(back) => Broken::Unsent(Box::new(back)),

@@ -134,7 +134,7 @@ impl MailClient {
             Ok(Ok(reply)) => {
                 let output = serde_json::json!({ "message_id": call.message_id, "reply": reply.codes() });
                 let receipt = Receipt { status: reply.code, body: Bytes::from(output.to_string()) };
-                Sent::Answered { receipt, retry_after: None }
+                Sent::Answered { receipt, is_whole: true, retry_after: None }
             }
             Ok(Err(Broken::Blocked(why))) => Sent::Blocked(why),
             Ok(Err(Broken::TooLate)) => Sent::TooLate,

@@ -3,7 +3,7 @@
 
 use super::places::{Place, Places};
 use crate::house::House;
-use clinch_core::breaker::{Ask, Breaker, Circuit};
+use clinch_core::breaker::{Ask, Away, Breaker, Circuit};
 use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
@@ -22,6 +22,7 @@ const MOMENT_KEPT: Duration = Duration::from_secs(60);
 pub struct Partner {
     pub integration: Arc<Integration>,
     breaker: Option<Mutex<Breaker>>,
+    away: Mutex<Away>,
     places: Option<Arc<Places>>,
     pace: Option<Lane>,
 }
@@ -42,6 +43,7 @@ pub struct Wait {
 /// A call that may be made. It is told how it ended, or it ends without a word.
 pub struct Visit {
     partner: Arc<Partner>,
+    is_probe: bool,
     is_told: bool,
     began: Timestamp,
     _place: Option<Place>,
@@ -68,6 +70,7 @@ impl Partner {
     pub fn new(integration: Arc<Integration>) -> Partner {
         Partner {
             breaker: integration.breaker.map(|rule| Mutex::new(Breaker::new(rule))),
+            away: Mutex::default(),
             places: integration.concurrency.map(|max| Arc::new(Places::new(integration.name.clone(), max))),
             pace: integration.rate.as_ref().map(|rate| Lane {
                 pace: tokio::sync::Mutex::new(Moments::new(
@@ -84,15 +87,15 @@ impl Partner {
     /// Breaker, place, moment: in this order, so that nothing is taken for a call that is not made.
     pub async fn enter(self: &Arc<Self>, house: &House, job: JobId, call_max: Duration) -> clinch_store::Result<Entry> {
         let now = house.clock.now();
-        if let Some(breaker) = &self.breaker
-            && let Ask::Wait(until) = lock(breaker).ask(now, call_max)
-        {
+        let ask = self.breaker.as_ref().map_or(Ask::Go, |breaker| lock(breaker).ask(now, call_max));
+        if let Ask::Wait(until) = ask {
             house.metrics.circuit_rejected(&self.integration.name);
-            // They do not come back all at once.
-            let spread = self.integration.breaker.map_or(Duration::ZERO, |rule| rule.open_for / 2);
-            return Ok(Entry::Wait(Wait { until: until + spread.mul_f64(house.clock.dice()), waits: Waits::Circuit }));
+            let rule = self.integration.breaker.unwrap_or_default();
+            let until = lock(&self.away).back_at(until, &rule, house.clock.dice());
+            return Ok(Entry::Wait(Wait { until, waits: Waits::Circuit }));
         }
-        let mut visit = Visit { partner: self.clone(), is_told: false, began: now, _place: None };
+        let is_probe = ask == Ask::Probe;
+        let mut visit = Visit { partner: self.clone(), is_probe, is_told: false, began: now, _place: None };
         if let Some(places) = &self.places {
             match places.take(house).await {
                 Some(place) => visit._place = Some(place),
@@ -136,7 +139,7 @@ impl Visit {
         let Some(breaker) = &self.partner.breaker else { return };
         let mut breaker = lock(breaker);
         let before = breaker.circuit();
-        breaker.report(now, failed);
+        breaker.report(now, self.is_probe, failed);
         let after = breaker.circuit();
         drop(breaker);
         if before != after {
@@ -153,7 +156,7 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        if let Some(breaker) = self.partner.breaker.as_ref().filter(|_| !self.is_told) {
+        if let Some(breaker) = self.partner.breaker.as_ref().filter(|_| self.is_probe && !self.is_told) {
             lock(breaker).forgo();
         }
     }

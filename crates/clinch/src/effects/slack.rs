@@ -61,7 +61,7 @@ mod tests {
     fn c8_slacks_refusals_are_read_from_its_answer() {
         let check = |status: u16, body: &'static str, expected: &str| {
             let receipt = Receipt { status, body: Bytes::from_static(body.as_bytes()) };
-            let told = format!("{:?}", judged(Sent::Answered { receipt, retry_after: None }));
+            let told = format!("{:?}", judged(Sent::Answered { receipt, is_whole: true, retry_after: None }));
             assert!(told.starts_with(expected), "{body}: {told}");
         };
         check(200, r#"{"ok":true,"ts":"1.2"}"#, "Answered");

@@ -22,7 +22,7 @@ impl Act for SqlCall {
             match tools.databases.run(&self.address, self.work, may_begin).await {
                 Ran::Done(result) => {
                     let receipt = Receipt { status: 200, body: Bytes::from(result.to_string()) };
-                    Sent::Answered { receipt, retry_after: None }
+                    Sent::Answered { receipt, retry_after: None, is_whole: true }
                 }
                 Ran::NotBegun(why) => Sent::NotSent(why),
                 Ran::TooLate => Sent::TooLate,

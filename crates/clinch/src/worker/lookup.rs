@@ -43,8 +43,8 @@ async fn ask(gate: &Gate, job: JobId, action: &dyn Outward, scope: &mut Scope<'_
     };
     Ok(match gate.ask(job, action.partner(), question).await? {
         Err(wait) => Told::Wait(wait),
-        Ok(Sent::Answered { receipt, .. }) if !is_failure(receipt.status) => {
-            match lookup.is_done(&receipt, scope.names().clone()) {
+        Ok(Sent::Answered { receipt, is_whole, .. }) if !is_failure(receipt.status) => {
+            match lookup.is_done(&receipt, is_whole, scope.names().clone()) {
                 Ok(true) => Told::Done(receipt),
                 Ok(false) => Told::NotDone(receipt),
                 Err(error) => Told::Nothing(format!("its answer says nothing: {error}")),

@@ -55,6 +55,10 @@ pub struct Way {
 pub const ONCE: Way = Way { name: "once", idempotency: "none", steps: &["charge"], concurrency: 32 };
 /// An effect that the target can recognise.
 pub const AGAIN: Way = Way { name: "again", idempotency: "header", ..ONCE };
+/// An effect that changes nothing the second time.
+pub const NATURAL: Way = Way { name: "natural", idempotency: "natural", ..ONCE };
+/// An effect that the target can be asked about.
+pub const ASKED: Way = Way { name: "asked", idempotency: "lookup", ..ONCE };
 
 impl Way {
     fn files(self, sink: SocketAddr) -> [(String, String); 2] {
@@ -80,11 +84,17 @@ retry: {{strategy: fixed, base_delay: 10ms, jitter: none, max_attempts: 50}}
 run:
 "
         );
+        let lookup = match idempotency {
+            "lookup" => {
+                format!(", lookup: {{url: 'http://{sink}/made?key={{{{ step.key }}}}', done: 'answer.body.total > 0'}}")
+            }
+            _ => String::new(),
+        };
         for step in steps {
             let url = format!("http://{sink}/{name}/{step}");
             let _ = writeln!(
                 worker,
-                "  - name: {step}\n    http: {{url: '{url}', body_from: body, idempotency: {idempotency}, timeout: 60s, headers: {{x-node: '${{secrets.NODE}}'}}}}"
+                "  - name: {step}\n    http: {{url: '{url}', body_from: body, idempotency: {idempotency}{lookup}, timeout: 60s, headers: {{x-node: '${{secrets.NODE}}'}}}}"
             );
         }
         [(format!("flows/{name}.yml"), flow), (format!("workers/{name}.yml"), worker)]
@@ -376,6 +386,10 @@ pub struct Call {
     /// The server that called.
     pub node: String,
     pub at: Instant,
+    /// How many of the same server were being answered when it came, itself included.
+    pub at_once: usize,
+    /// What was asked for was done.
+    pub is_made: bool,
 }
 
 /// When the sink answers. It has done its work before, at once.
@@ -391,10 +405,7 @@ pub enum Pace {
 /// What the effects happen to: an HTTP server on loopback that writes down every call.
 pub struct Sink {
     pub address: SocketAddr,
-    calls: Arc<Mutex<Vec<Call>>>,
-    pace: watch::Sender<Pace>,
-    verdict: Arc<Mutex<Verdict>>,
-    crowd: Arc<Crowd>,
+    desk: Arc<Desk>,
 }
 
 /// How many calls are under way, and how many were at most.
@@ -421,28 +432,38 @@ impl Drop for Guest {
     }
 }
 
-/// The status that a call is answered with.
+struct Desk {
+    calls: Mutex<Vec<Call>>,
+    /// The keys that were asked for.
+    asked: Mutex<Vec<String>>,
+    /// How many calls of each server are being answered.
+    at_once: Mutex<HashMap<String, usize>>,
+    pace: watch::Sender<Pace>,
+    verdict: Mutex<Verdict>,
+    crowd: Arc<Crowd>,
+}
+
+/// The status that a call is answered with. What is answered with 0 is read, and neither done nor answered.
 type Verdict = Box<dyn Fn(&Call) -> u16 + Send>;
 
 impl Sink {
     async fn start() -> Sink {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let sink = Sink {
-            address: listener.local_addr().unwrap(),
-            calls: Arc::default(),
+        let desk = Arc::new(Desk {
+            calls: Mutex::default(),
+            asked: Mutex::default(),
+            at_once: Mutex::default(),
             pace: watch::Sender::new(Pace::Prompt),
-            verdict: Arc::new(Mutex::new(Box::new(|_| 200))),
+            verdict: Mutex::new(Box::new(|_| 200)),
             crowd: Arc::default(),
-        };
-        let (calls, pace, verdict) = (sink.calls.clone(), sink.pace.subscribe(), sink.verdict.clone());
-        let crowd = sink.crowd.clone();
+        });
+        let sink = Sink { address: listener.local_addr().unwrap(), desk: desk.clone() };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (calls, pace, verdict) = (calls.clone(), pace.clone(), verdict.clone());
-                let crowd = crowd.clone();
+                let desk = desk.clone();
                 let answer = hyper::service::service_fn(move |request| {
-                    let guest = Guest::comes(&crowd);
-                    let answer = answer(request, calls.clone(), pace.clone(), verdict.clone());
+                    let guest = Guest::comes(&desk.crowd);
+                    let answer = answer(request, desk.clone());
                     async move {
                         let answer = answer.await;
                         drop(guest);
@@ -459,35 +480,40 @@ impl Sink {
     }
 
     pub fn pace(&self, pace: Pace) {
-        self.pace.send_replace(pace);
+        self.desk.pace.send_replace(pace);
     }
 
     /// Answers with 200 unless told otherwise.
     pub fn answer_with(&self, verdict: impl Fn(&Call) -> u16 + Send + 'static) {
-        *self.verdict.lock().unwrap() = Box::new(verdict);
+        *self.desk.verdict.lock().unwrap() = Box::new(verdict);
     }
 
     pub fn calls(&self) -> Vec<Call> {
-        self.calls.lock().unwrap().clone()
+        self.desk.calls.lock().unwrap().clone()
+    }
+
+    /// The keys that were asked for, as often as they were.
+    pub fn asked(&self) -> Vec<String> {
+        self.desk.asked.lock().unwrap().clone()
     }
 
     pub fn count(&self) -> usize {
-        self.calls.lock().unwrap().len()
+        self.desk.calls.lock().unwrap().len()
     }
 
     /// For who counts from elsewhere.
     pub fn counter(&self) -> impl Fn() -> usize + Send + 'static {
-        let calls = self.calls.clone();
-        move || calls.lock().unwrap().len()
+        let desk = self.desk.clone();
+        move || desk.calls.lock().unwrap().len()
     }
 
     /// How many calls there were at once, at most.
     pub fn crowd_most(&self) -> usize {
-        self.crowd.most.load(Ordering::SeqCst)
+        self.desk.crowd.most.load(Ordering::SeqCst)
     }
 
     pub fn count_of(&self, step: &str) -> usize {
-        self.calls.lock().unwrap().iter().filter(|call| call.step == step).count()
+        self.desk.calls.lock().unwrap().iter().filter(|call| call.step == step).count()
     }
 
     pub async fn called(&self, times: usize) {
@@ -495,27 +521,58 @@ impl Sink {
     }
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    calls: Arc<Mutex<Vec<Call>>>,
-    mut pace: watch::Receiver<Pace>,
-    verdict: Arc<Mutex<Verdict>>,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
+/// A call that is being answered.
+struct AtOnce<'a> {
+    desk: &'a Desk,
+    node: String,
+}
+
+impl AtOnce<'_> {
+    /// With how many there are of this server now.
+    fn begin(desk: &Desk, node: String) -> (AtOnce<'_>, usize) {
+        let mut at_once = desk.at_once.lock().unwrap();
+        let count = at_once.entry(node.clone()).or_default();
+        *count += 1;
+        (AtOnce { desk, node }, *count)
+    }
+}
+
+impl Drop for AtOnce<'_> {
+    fn drop(&mut self) {
+        *self.desk.at_once.lock().unwrap().get_mut(&self.node).unwrap() -= 1;
+    }
+}
+
+async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
+    if let Some(key) = head.uri.query().and_then(|query| query.strip_prefix("key=")) {
+        desk.asked.lock().unwrap().push(key.into());
+        let is_it = |call: &&Call| call.is_made && call.effect == key;
+        let total = desk.calls.lock().unwrap().iter().filter(is_it).count();
+        return Ok(Response::new(Full::new(format!(r#"{{"total":{total}}}"#).into())));
+    }
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let (_way, step) = head.uri.path().trim_start_matches('/').split_once('/').unwrap_or_default();
     let header = |name| head.headers.get(name).map_or("", |value| value.to_str().unwrap());
-    let call = Call {
+    let (_at_once, at_once) = AtOnce::begin(&desk, header("x-node").into());
+    let mut call = Call {
         step: step.into(),
         effect: header("idempotency-key").into(),
         event: body["id"].as_str().unwrap_or_default().into(),
         node: header("x-node").into(),
         at: Instant::now(),
+        at_once,
+        is_made: false,
     };
-    let status = verdict.lock().unwrap()(&call);
-    calls.lock().unwrap().push(call);
-    let asked = *pace.borrow();
+    let status = desk.verdict.lock().unwrap()(&call);
+    call.is_made = (200..300).contains(&status);
+    desk.calls.lock().unwrap().push(call);
+    if status == 0 {
+        std::future::pending::<()>().await;
+    }
+    let mut pace = desk.pace.subscribe();
+    let asked = *pace.borrow_and_update();
     match asked {
         Pace::Prompt => {}
         Pace::Within(most) => tokio::time::sleep(most.mul_f64(fastrand::f64())).await,

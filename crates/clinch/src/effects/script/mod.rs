@@ -189,7 +189,8 @@ impl ScriptCall {
             Ran::Done(returned) => {
                 let mut body = returned.unwrap_or_else(|| last_json(&said.out)).into_bytes();
                 body.truncate(RECEIPT_BYTES_MAX);
-                Sent::Answered { receipt: Receipt { status: 200, body: Bytes::from(body) }, retry_after: None }
+                let receipt = Receipt { status: 200, body: Bytes::from(body) };
+                Sent::Answered { receipt, retry_after: None, is_whole: true }
             }
             Ran::NotBegun(why) => Sent::NotSent(self.shown(&why, said)),
             Ran::Failed { why, .. } => Sent::Failed { reason: Reason::ScriptError, why: self.shown(&why, said) },

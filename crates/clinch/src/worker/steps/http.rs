@@ -124,8 +124,14 @@ pub(super) fn with_headers(
 
 /// As it is written, if it is plain; else with what a URL may not have in it encoded.
 fn absolute(text: &str) -> Result<Uri, BadExpr> {
-    if let Ok(uri) = text.parse() {
+    if text.is_ascii()
+        && let Ok(uri) = text.parse()
+    {
         return Ok(uri);
+    }
+    // A reader of URLs would leave these out, and call another one than is written.
+    if text.chars().any(char::is_control) {
+        return Err(BadExpr("its url has characters that a url may not have".into()));
     }
     let url = url::Url::parse(text).map_err(|error| BadExpr(format!("its url is not one: {error}")))?;
     url.as_str().parse().map_err(|_| BadExpr("its url is not one".into()))
