@@ -59,12 +59,11 @@ pub fn failures<'e>(effects: impl Iterator<Item = &'e Effect>, more: u32, life: 
     failed.min(life.failures.saturating_add(1)).max(1)
 }
 
-/// What the ledger says of a branch, as far as it sends something: who waits at a delay does not.
+/// What the ledger says of a branch. That a delay was reached is no attempt at anything.
 pub fn effects_of<'e>(branch: &Branch, effects: &'e [Effect]) -> impl Iterator<Item = &'e Effect> {
-    let sends = |action: &Action| matches!(action, Action::Http(_) | Action::Script(_) | Action::Sql(_));
     effects.iter().filter(move |effect| {
         let step = branch.steps.iter().find(|step| *step.name == *saga::step_of(&effect.name));
-        !saga::is_undo(&effect.name) && step.is_some_and(|step| sends(&step.action))
+        !saga::is_undo(&effect.name) && step.is_some_and(|step| !matches!(step.action, Action::Delay(_)))
     })
 }
 

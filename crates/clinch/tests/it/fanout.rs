@@ -170,6 +170,31 @@ async fn c9_p4_a_branch_that_waits_is_not_buried_by_the_failures_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c9_p4_a_message_in_a_branch_is_sent_no_more_often_than_it_may_be() {
+    let worker = format!(
+        "{HEAD}
+  - name: all
+    parallel:
+      - name: note
+        send_template: {{integration: hook, template: note, to: somebody}}
+      - name: crm
+        http: {{url: http://TARGET/crm, body_from: body}}
+"
+    );
+    let files = [
+        ("workers/charge.yml", &*worker),
+        ("clinch.yml", "integrations:\n  hook:\n    message: {url: http://TARGET/hook}\n"),
+        ("templates/note.json", r#"{"order": "{{ body.order }}"}"#),
+    ];
+    let world = World::new(&files).await;
+    world.target.script("/hook", [Reply::Status(503)]);
+    let story = world.post_and_wait("k", r#"{"order":1}"#, Word::Dead).await;
+    assert_eq!(counts(&world, ["/hook", "/crm"]), [3, 1]);
+    assert_eq!(*state(&story, "note"), EffectState::GivenUp(Reason::TargetDown));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c9_p3_a_branch_of_unknown_outcome_is_left_for_a_person_and_the_others_go_on() {
     let world = world(
         "
