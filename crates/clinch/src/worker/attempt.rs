@@ -188,6 +188,7 @@ pub async fn run_step(
         Leave::Skip(receipt) => {
             let layer = ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() };
             house.metrics.short_circuits.get_or_create(&layer).inc();
+            wrap::confirm(house, claim, step, action, payload, scope, &receipt).await?;
             return Ok(StepEnd::DoneBefore(receipt));
         }
     }

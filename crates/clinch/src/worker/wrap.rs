@@ -12,6 +12,7 @@ use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::integration::WRAPPED_FOR_DEFAULT;
 use clinch_core::job::Waits;
 use clinch_core::key::{IdempotencyKey, Pepper};
+use clinch_core::payload::Payload;
 use clinch_core::saga;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::Step;
@@ -94,6 +95,27 @@ pub async fn begin(
             );
             over(End::refused(Reason::UnknownOutcome, why, name))
         }
+    }
+}
+
+/// It is done, as the ledger of this job says: by a person's word perhaps, of which other jobs should know.
+pub async fn confirm(
+    house: &House,
+    claim: &Claim,
+    step: &Step,
+    action: &dyn Outward,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+    receipt: &Receipt,
+) -> clinch_store::Result<()> {
+    if action.promise().idempotency != Idempotency::Wrap {
+        return Ok(());
+    }
+    // What cannot be planned any more is nothing that others could ask for.
+    let Ok(act) = action.plan(&step.name, claim, payload, scope) else { return Ok(()) };
+    match begin(house, claim, step, action, &*act, scope).await? {
+        Ok(Some(turn)) => turn.end(house, &EffectState::Done(receipt.clone())).await,
+        _ => Ok(()),
     }
 }
 

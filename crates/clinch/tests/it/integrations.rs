@@ -218,3 +218,35 @@ async fn d3_p3_what_one_job_left_in_doubt_no_other_job_sends() {
     assert_eq!(world.target.calls_at("/lead").len(), 2);
     world.close_and_verify().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_a_person_who_says_that_it_was_done_says_it_for_every_job_with_that_key() {
+    let world = wrapped().await;
+    world.target.script("/lead", [Reply::Drop, OK]);
+    let first = world.post_and_wait("k-1", "{\"id\":1,\"email\":\"a@example.com\"}", Word::Dead).await;
+    let second = world.post_and_wait("k-2", "{\"id\":2,\"email\":\"a@example.com\"}", Word::Dead).await;
+    world.replay(first.row.id, json!({"reason": "it is in the CRM", "unknown": "skip"})).await;
+    world.wait(first.row.id, Word::Success).await;
+    world.replay(second.row.id, json!({"reason": "decided"})).await;
+    world.wait(second.row.id, Word::Success).await;
+    assert_eq!(world.target.calls_at("/lead").len(), 1, "nobody sent it again");
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k4_an_event_cannot_lead_the_credentials_of_an_integration_elsewhere() {
+    let step = "  - name: charge\n    http: {integration: crm, url: '{{ body.callback }}', body_from: body}\n";
+    let world = World::unopened(&[]).await;
+    let clinch = format!(
+        "integrations:\n  crm:\n    base_url: http://{}\n    auth: {{bearer: '${{secrets.PATH}}'}}\n",
+        world.target.address
+    );
+    drop(world);
+    let world = World::new(&[("clinch.yml", &clinch), ("workers/charge.yml", &worker_with_step(step))]).await;
+    let body = format!("{{\"callback\":\"http://{}/steal\"}}", world.target.address);
+    let story = world.post_and_wait("k-1", &body, Word::Dead).await;
+    let error = story.attempts[0].error.clone().unwrap();
+    assert!(error.contains("leads away from integration `crm`"), "{error}");
+    assert!(world.target.calls().is_empty(), "nothing was sent");
+    world.close_and_verify().await;
+}

@@ -13,6 +13,7 @@ mod doors;
 mod effects;
 mod egress;
 mod encryption;
+mod examples;
 mod fanout;
 mod hostile;
 mod intake;

@@ -73,6 +73,7 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
     found.extend(named(reader).filter_map(|step| step.map("compensate")).flat_map(misplaced_details));
     found.extend(acts(reader).filter_map(no_script));
     found.extend(acts(reader).filter_map(|step| path_of_nobody(step, integrations)));
+    found.extend(acts(reader).filter_map(|step| credentials_for_anybody(step, integrations)));
     found.extend(acts(reader).filter_map(|step| no_database(step, integrations)));
     found.extend(acts(reader).filter_map(|step| no_channel(step, integrations)));
     found.into_iter().for_each(|problem| report.add(problem));
@@ -348,12 +349,15 @@ fn read_script(step: Reader<'_>) -> Option<ScriptAction> {
     })
 }
 
+/// A host that is only known when an event is here.
+const ANYBODY: &str = "other";
+
 /// What an integration is called that nobody named.
 fn host(url: &Template) -> &str {
     let (Template::Plain(text) | Template::Mixed(text)) = url;
     let rest = text.split_once("://").map_or("", |(_, rest)| rest);
     let host = &rest[..rest.find(['/', '?', '#', ':']).unwrap_or(rest.len())];
-    if host.is_empty() || host.contains('{') { "other" } else { host }
+    if host.is_empty() || host.contains('{') { ANYBODY } else { host }
 }
 
 pub(super) fn read_headers(headers: Reader<'_>) -> Option<Vec<(String, Template)>> {
@@ -477,6 +481,20 @@ fn path_of_nobody(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option
     (text.starts_with('/') && !has_base).then(|| {
         let problem = Problem::error(Code::BadUrl, url.span, format!("`{}` is a path of nobody", shown(text)));
         problem.help("write the whole URL, or `integration:` with one that has a `base_url`")
+    })
+}
+
+/// Credentials, and an event that says who gets them.
+fn credentials_for_anybody(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Problem> {
+    let http = step.map("http")?;
+    let url = http.spot("url", value::url_or_path)?;
+    let named = http.spot("integration", value::name)?;
+    let known = integrations.iter().find(|known| *known.name == *named.value)?;
+    let is_bare = known.base_url.is_none() && (known.auth.is_some() || !known.headers.is_empty());
+    (is_bare && host(&url.value) == ANYBODY).then(|| {
+        let said = format!("the event says who gets the credentials of integration `{}`", named.value);
+        let problem = Problem::error(Code::BadUrl, url.span, said).label("anybody may be meant");
+        problem.help("give the integration a `base_url` and write a path, or write the host out")
     })
 }
 

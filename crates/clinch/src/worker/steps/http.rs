@@ -87,12 +87,21 @@ fn header_value(name: &str, value: &str) -> Result<HeaderValue, BadExpr> {
         .map_err(|_| BadExpr(format!("the value of header `{name}` has characters that a header may not have")))
 }
 
-/// A path is one of the partner's.
+/// A path is one of the partner's. Whatever an event says, its credentials go nowhere else.
 pub(super) fn uri(url: &Template, partner: &Integration, scope: &mut Scope<'_>) -> Result<Uri, BadExpr> {
     let url = text(url, scope)?;
-    match &partner.base_url {
-        Some(base) if url.starts_with('/') => absolute(&format!("{}{url}", text(base, scope)?.trim_end_matches('/'))),
-        _ => absolute(&url),
+    let Some(base) = &partner.base_url else { return absolute(&url) };
+    let base = text(base, scope)?;
+    if url.starts_with('/') {
+        return absolute(&format!("{}{url}", base.trim_end_matches('/')));
+    }
+    let (called, home) = (absolute(&url)?, absolute(&base)?);
+    match (called.scheme(), called.authority()) == (home.scheme(), home.authority()) {
+        true => Ok(called),
+        false => Err(BadExpr(format!(
+            "its url leads away from integration `{}`, whose credentials are for its `base_url` alone",
+            partner.name
+        ))),
     }
 }
 
