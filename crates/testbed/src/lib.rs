@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod guard;
+mod mariadb;
+mod mysql_proxy;
 mod postgres;
 mod proxy;
 
+pub use mariadb::Mariadb;
+pub use mysql_proxy::MysqlProxy;
 pub use postgres::{Postgres, Stop};
 pub use proxy::{Fate, Proxy};

@@ -1,72 +1,8 @@
 //! PostgreSQL servers of a test: in a directory of their own, on free ports, gone when the test is.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use crate::guard::{Guard, free_port};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex};
-
-/// A shell that does what it is told as the servers' user. Its input ends with the tests, however they end; then it stops
-/// what runs and removes the directory.
-const GUARD: &str = r#"
-trap '' INT TERM HUP
-dir=$(mktemp -d -t clinch-postgres.XXXXXX) || exit 1
-cd "$dir"
-echo "$dir"
-while read -r command; do
-    if (eval "$command") >"$dir/said" 2>&1 </dev/null; then echo ok; else echo failed; fi
-done
-exec >/dev/null 2>&1
-for running in */postmaster.pid */pgbouncer.pid; do
-    [ -e "$running" ] || continue
-    server=$(head -n 1 "$running") && kill -QUIT "$server" && while kill -0 "$server"; do sleep 0.05; done
-done
-# Those whose first process was killed may still be writing.
-for again in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$dir" && break; sleep 0.5; done
-"#;
-
-struct Guard {
-    directory: PathBuf,
-    _child: Child,
-    wire: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
-}
-
-impl Guard {
-    fn start() -> Guard {
-        let binaries =
-            binaries().expect("PostgreSQL 15 or newer; install it, or name its directory in CLINCH_POSTGRES_BIN");
-        // The server refuses to run as root.
-        let mut command = if rustix::process::geteuid().is_root() {
-            let mut command = Command::new("setpriv");
-            command.args(["--reuid=postgres", "--regid=postgres", "--init-groups", "sh"]);
-            command
-        } else {
-            Command::new("sh")
-        };
-        command.args(["-c", GUARD]).env("BIN", binaries).current_dir("/");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started");
-        let (told, mut said) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        let mut directory = String::new();
-        said.read_line(&mut directory).unwrap();
-        assert!(!directory.is_empty(), "there is no directory for the servers");
-        Guard { directory: directory.trim().into(), _child: child, wire: Mutex::new((told, said)) }
-    }
-
-    /// Whether it worked, and what was said.
-    fn tries(&self, command: &str) -> Result<String, String> {
-        let command = command.replace('\n', " ");
-        let mut wire = self.wire.lock().unwrap();
-        writeln!(wire.0, "{command}").unwrap();
-        let mut answer = String::new();
-        wire.1.read_line(&mut answer).unwrap();
-        let said = std::fs::read_to_string(self.directory.join("said")).unwrap_or_default();
-        if answer.trim() == "ok" { Ok(said) } else { Err(said) }
-    }
-
-    fn does(&self, command: &str) -> String {
-        self.tries(command).unwrap_or_else(|said| panic!("{command}: {said}"))
-    }
-}
+use std::sync::Arc;
 
 /// Of the newest version that is installed.
 fn binaries() -> Option<PathBuf> {
@@ -77,10 +13,6 @@ fn binaries() -> Option<PathBuf> {
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     let newest = versions.filter_map(|version| Some(version.ok()?.path())).max_by_key(|path| number(path))?;
     Some(newest.join("bin")).filter(|binaries| binaries.join("postgres").exists())
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// How a server ends.
@@ -109,7 +41,9 @@ impl Postgres {
 
     /// `prepare` finds the data of the server, before it runs.
     pub fn start_after(prepare: impl FnOnce(&Postgres)) -> Postgres {
-        let server = Postgres { guard: Arc::new(Guard::start()), name: "data", port: free_port() };
+        let binaries =
+            binaries().expect("PostgreSQL 15 or newer; install it, or name its directory in CLINCH_POSTGRES_BIN");
+        let server = Postgres { guard: Arc::new(Guard::start("postgres", &binaries)), name: "data", port: free_port() };
         server.guard.does(r#""$BIN/initdb" -D data -U clinch -A trust -E UTF8 --locale=C --no-sync"#);
         server.set("listen_addresses = '127.0.0.1'");
         server.set(&format!("unix_socket_directories = '{}'", server.guard.directory.display()));

@@ -157,7 +157,7 @@ static INTEGRATION: Shape = Shape {
             may(
                 "url",
                 Kind::DatabaseUrl,
-                "Where a database is, for `sql:` steps: `${secrets.NAME}`, postgres:// or sqlite:.",
+                "Where a database is, for `sql:` steps: `${secrets.NAME}`, postgres://, mysql:// or sqlite:.",
             ),
             may("base_url", Kind::Url, "What a `url` that begins with `/` is appended to."),
             may(

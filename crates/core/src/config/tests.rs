@@ -1458,13 +1458,19 @@ fn c8_the_address_of_a_database_has_no_password_in_a_file() {
         let text = format!("integrations:\n  crm:\n    url: {url}\n");
         check(&with(&[("clinch.yml", &text)]), "clinch.yml:3:10", code, said, help);
     };
-    for fine in
-        ["${secrets.CRM}", "sqlite:data/crm.db", "postgres://app@/crm?host=/run/pg", "postgres://a:${secrets.P}@h/d"]
-    {
+    for fine in [
+        "${secrets.CRM}",
+        "sqlite:data/crm.db",
+        "postgres://app@/crm?host=/run/pg",
+        "postgres://a:${secrets.P}@h/d",
+        "mysql://a:${secrets.P}@h/d",
+        "mariadb://a@h:3307/d?sslmode=require",
+    ] {
         loaded(&with(&[("clinch.yml", &format!("integrations:\n  crm:\n    url: {fine}\n"))]));
     }
     check("postgres://app:hunter2@db/crm", Code::BadDatabase, "a password", "${secrets.NAME}");
-    check("mysql://db/crm", Code::BadDatabase, "not the address", "postgres://");
+    check("mysql://app:hunter2@db/crm", Code::BadDatabase, "a password", "${secrets.NAME}");
+    check("mongodb://db/crm", Code::BadDatabase, "not the address", "postgres://");
     check("'sqlite:'", Code::BadDatabase, "no file", "sqlite:data");
     check("postgres://{{ body.host }}/crm", Code::BadExpression, "secrets", "${secrets.NAME}");
 }

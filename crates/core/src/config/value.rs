@@ -624,10 +624,11 @@ pub(super) fn database_url(node: &Node, name: &str) -> Read<Template> {
         let help = "write the path of the file after `sqlite:`, relative to the workspace, as in `sqlite:data/crm.db`";
         return if path.is_empty() { problem("it names no file", help) } else { Ok(template) };
     }
-    let Some(rest) = filled.strip_prefix("postgres://").or_else(|| filled.strip_prefix("postgresql://")) else {
+    let kinds = ["postgres://", "postgresql://", "mysql://", "mariadb://"];
+    let Some(rest) = kinds.iter().find_map(|kind| filled.strip_prefix(kind)) else {
         return problem(
             "this is not the address of a database that clinch speaks to",
-            "write `${secrets.NAME}`, `postgres://user:${secrets.NAME}@host/database` or `sqlite:FILE`",
+            "write `${secrets.NAME}`, `postgres://user:${secrets.NAME}@host/database`, the same with `mysql://`, or `sqlite:FILE`",
         );
     };
     let (user, host) = rest.rsplit_once('@').unwrap_or(("", rest));

@@ -4,6 +4,7 @@
 //! key. A key that is there already means that all of it was done, and its first result is the answer. So a statement may
 //! be sent again whenever nobody knows what became of it.
 
+mod mysql;
 mod postgres;
 mod sqlite;
 
@@ -61,6 +62,7 @@ pub struct Targets {
 
 #[derive(Clone)]
 enum Target {
+    Mysql(Arc<mysql::Target>),
     Postgres(Arc<postgres::Target>),
     Sqlite(Arc<sqlite::Target>),
 }
@@ -78,6 +80,7 @@ impl Targets {
         };
         let deadline = Instant::now() + work.timeout;
         match target {
+            Target::Mysql(target) => target.run(&work, deadline, may_begin).await,
             Target::Postgres(target) => target.run(&work, deadline, may_begin).await,
             Target::Sqlite(target) => target.run(work, deadline, may_begin).await,
         }
@@ -92,8 +95,10 @@ impl Targets {
             Target::Sqlite(Arc::new(sqlite::Target::new(self.root.join(path))))
         } else if address.starts_with("postgres://") || address.starts_with("postgresql://") {
             Target::Postgres(Arc::new(postgres::Target::parse(address).map_err(|error| error.to_string())?))
+        } else if address.starts_with("mysql://") || address.starts_with("mariadb://") {
+            Target::Mysql(Arc::new(mysql::Target::parse(address)?))
         } else {
-            return Err("the address of its database is not known; write postgres://… or sqlite:FILE".into());
+            return Err("the address of its database is not known; write postgres://…, mysql://… or sqlite:FILE".into());
         };
         known.insert(address.to_string(), target.clone());
         Ok(target)
