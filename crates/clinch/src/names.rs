@@ -32,20 +32,24 @@ impl From<&JobRow> for Subject {
     }
 }
 
+/// The key that the job was accepted with; empty if with none.
+pub fn key(subject: Subject, payload: &Payload) -> &str {
+    // The jobs of an event have the numbers after its own.
+    let place = subject.job.number().saturating_sub(subject.event.number() + 1);
+    payload.about.key_of(usize::try_from(place).unwrap_or(usize::MAX))
+}
+
 /// What is known of it before any step has run.
 pub fn of_event(subject: Subject, payload: &Payload) -> expr::Scope {
     let about = &payload.about;
     let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
     let headers: Map<String, Value> =
         about.headers.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
-    // The jobs of an event have the numbers after its own.
-    let place = subject.job.number().saturating_sub(subject.event.number() + 1);
-    let key = about.key_of(usize::try_from(place).unwrap_or(usize::MAX));
     let mut names = Map::new();
     names.insert("request".into(), json!({"body": body, "headers": headers}));
     names.insert("body".into(), body);
     names.insert("headers".into(), Value::Object(headers));
-    names.insert("key".into(), key.into());
+    names.insert("key".into(), key(subject, payload).into());
     let received_at = subject.received_at.to_string();
     let event = json!({
         "id": subject.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,

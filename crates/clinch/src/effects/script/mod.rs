@@ -26,7 +26,7 @@ const PROCESSES_MIN: usize = 4;
 /// All scripts together have so many times as many: one that is slow does not keep the others waiting.
 const SCRIPTS_AT_ONCE: usize = 4;
 /// A process that has run so many jobs is replaced.
-const RUNS_MAX: u32 = 1_000;
+const RUNS_MAX: u32 = 5_000;
 /// A process that has had nothing to do for so long is ended.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Of what a script says when it fails, so much is kept.

@@ -150,7 +150,8 @@ impl Process {
 
     async fn follow(&mut self, home: &Home, said: &mut Said, deadline: Instant) -> Ran {
         let is_bash = home.language == Language::Bash;
-        let mut begun = is_bash;
+        // One that has run before begins what it gets. A new one says when it is there.
+        let mut begun = is_bash || self.runs > 1;
         let (mut is_out_open, mut is_err_open) = (true, true);
         let mut look = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
         loop {
@@ -170,7 +171,7 @@ impl Process {
                     Ok(1..) if self.unread.len() > ANSWER_BYTES_MAX => return Ran::Broken("its answer is too long".into()),
                     Ok(1..) => {}
                     Ok(0) | Err(_) if begun => return Ran::Broken(self.end().await),
-                    // It says that it begins before it does.
+                    // It never came as far as the script.
                     Ok(0) | Err(_) => return Ran::NotBegun(self.end().await),
                 },
                 read = self.out.read_buf(&mut said.out), if is_out_open => is_out_open = matches!(read, Ok(1..)),

@@ -103,12 +103,16 @@ async function compile(text) {
   return module.namespace.default;
 }
 
+// A plain object, always the same: whoever keeps it sees the job that is run, and a look at it costs no call of the system.
+const environment = { ...base };
+Object.defineProperty(process, 'env', { value: environment, enumerable: true, configurable: true, writable: true });
+
 function setEnvironment(more) {
-  const wanted = { ...base, ...more };
-  for (const name of Object.keys(process.env)) if (!(name in wanted)) delete process.env[name];
-  for (const [name, value] of Object.entries(wanted)) if (process.env[name] !== value) process.env[name] = value;
+  for (const name in environment) if (!(name in more) && !(name in base)) delete environment[name];
+  Object.assign(environment, base, more);
 }
 
+const BEGUN = '{"begun":true}\n';
 const tell = (message) => wire.write(JSON.stringify(message) + '\n');
 
 function describe(error) {
@@ -124,9 +128,10 @@ let script;
 
 async function run(env) {
   setEnvironment(env);
-  tell({ begun: true });
   try {
     if (!script) {
+      // Later on it is known that we are here: who has got a job begins it.
+      wire.write(BEGUN);
       try {
         script = await compile(text);
       } catch (error) {
@@ -139,8 +144,6 @@ async function run(env) {
   } catch (error) {
     if (!(error instanceof Exit)) return { error: describe(error) };
     return error.code === 0 ? {} : { error: `process.exit(${error.code})` };
-  } finally {
-    setEnvironment({});
   }
 }
 

@@ -1,7 +1,8 @@
 //! `uses:` a few lines of Node, Python or bash, with the event in their environment.
 
-use super::Outward;
+use super::{Outward, http};
 use crate::effects::{Act, Home, ScriptCall};
+use crate::names;
 use crate::worker::scope::Scope;
 use aws_lc_rs::digest;
 use clinch_core::attempt::Failure;
@@ -30,13 +31,15 @@ impl Outward for ScriptAction {
         payload: &Payload,
         scope: &mut Scope<'_>,
     ) -> Result<Box<dyn Act>, Failure> {
-        let names = scope.names();
-        let secret = |name: &String| names.get("secrets")?.get(name)?.as_str().map(str::to_string);
-        let secrets: Vec<String> = self.secrets.iter().filter_map(secret).collect();
+        let house = scope.house();
+        let secrets: Vec<String> = self.secrets.iter().filter_map(|name| house.secrets.get(name)).collect();
         // What undoes a step, or does it again, is another effect than the step was.
         let is_another = saga::step_of(step) != step;
-        let key = names.get("key").and_then(|key| key.as_str()).filter(|key| !key.is_empty() && !is_another);
-        let key = key.map_or_else(|| IdempotencyKey::of(claim.lease.job, step).as_str().to_string(), str::to_string);
+        let key = match names::key(claim.into(), payload) {
+            "" => None,
+            key => (!is_another).then(|| key.to_string()),
+        };
+        let key = key.unwrap_or_else(|| IdempotencyKey::of(claim.lease.job, step).as_str().to_string());
         let body = String::from_utf8(payload.body.to_vec());
         let mut env = vec![
             (
@@ -49,7 +52,7 @@ impl Outward for ScriptAction {
             ("ATTEMPT".to_string(), (claim.attempts + 1).to_string()),
         ];
         for (name, value) in &self.env {
-            env.push((name.clone(), value.text(names)?));
+            env.push((name.clone(), http::text(value, scope)?));
         }
         if let Some((name, _)) = env.iter().find(|(_, value)| value.contains('\0')) {
             return Err(BadExpr(format!("`{name}` has a zero byte in it, which no environment can hold")).into());
