@@ -102,8 +102,10 @@ async fn f38_a_claim_whose_answer_was_lost_does_not_keep_its_jobs_for_the_length
         let is_one = sql.contains("SKIP LOCKED") && !enough.load(Ordering::Relaxed);
         if is_one { Fate::Cut } else { Fate::Pass }
     });
+    // The connection that is cut may be the one that the event comes to; then it is sent again, as providers do.
     let provider = Provider::new(ONCE);
-    assert_eq!(provider.deliver(&node.intake).await, Told::Acknowledged);
+    let _ = provider.deliver(&node.intake).await;
+    provider.settle(&node.intake).await;
     eventually("a claim is made", PATIENCE, async || {
         client.query("SELECT 1 FROM job WHERE state = 4", &[]).await.unwrap().len() == 1
     })
