@@ -321,8 +321,10 @@ async fn three_steps(idempotency: &str) -> (Place, Provider) {
 }
 
 async fn crash(place: &Place, provider: &Provider, point: &str) {
-    let mut server = place.start_with(&[("CLINCH_CRASH_AT", point)]).await;
+    // With a job to go on with it may be gone before its doors are open.
+    let mut server = place.spawn(&[("CLINCH_CRASH_AT", point)]);
     if provider.made() == 0 {
+        server.opened().await;
         provider.deliver(&server.intake).await;
     }
     let status = server.exited().await;
