@@ -97,7 +97,11 @@ async fn c5_an_event_that_names_nobody_is_bounded_by_its_attempts_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c5_p4_who_waits_for_a_later_window_is_shown_so_and_runs_in_it() {
-    let mut world = world(r#"budget: {per: "{{ body.contact_id }}", max: 1, window: 2s, on_exhausted: wait}"#).await;
+    // A pause long enough that no retry comes before the last first attempt.
+    let budget = r#"budget: {per: "{{ body.contact_id }}", max: 1, window: 4s, on_exhausted: wait}"#;
+    let slow = worker(budget).replace("base_delay: 10ms", "base_delay: 3s");
+    assert!(slow.contains("base_delay: 3s"));
+    let mut world = World::new(&[("workers/charge.yml", &slow)]).await;
     world.target.script("/noisy", [Reply::Status(503), Reply::Status(503), Reply::Status(503), OK]);
     let jobs = post(&world, "noisy", 3).await;
     world.target.called(3).await;
@@ -124,7 +128,7 @@ async fn c5_p4_who_waits_for_a_later_window_is_shown_so_and_runs_in_it() {
     let mut again: Vec<_> = stories.iter().map(|story| story.attempts[1].started_at).collect();
     again.sort();
     for (retry, windows) in again.into_iter().zip(0..) {
-        assert!(retry >= begun + Duration::from_secs(2) * windows, "retry {windows} came in an earlier window");
+        assert!(retry >= begun + Duration::from_secs(4) * windows, "retry {windows} came in an earlier window");
     }
     assert!(stories.iter().all(|story| (story.row.failures, story.row.attempts) == (1, 2)), "waiting costs nothing");
     assert_eq!(world.target.calls().len(), 6);

@@ -6,6 +6,7 @@ use clinch_core::script::Language;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Deserialize;
 use serde_json::json;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -170,6 +171,8 @@ impl Process {
                 read = self.wire.read_buf(&mut self.unread), if !is_bash => match read {
                     Ok(1..) if self.unread.len() > ANSWER_BYTES_MAX => return Ran::Broken("its answer is too long".into()),
                     Ok(1..) => {}
+                    // It ended before it had read all of the job: the kernel says so.
+                    Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ran::NotBegun(self.end().await),
                     Ok(0) | Err(_) if begun => return Ran::Broken(self.end().await),
                     // It never came as far as the script.
                     Ok(0) | Err(_) => return Ran::NotBegun(self.end().await),
