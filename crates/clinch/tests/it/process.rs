@@ -302,7 +302,8 @@ impl Server {
             let card: Value = serde_json::from_str(&card).unwrap_or_default();
             self.intake = card["intake"].as_str().unwrap_or_default().into();
             self.admin = card["admin"].as_str().unwrap_or_default().into();
-            card["pid"].as_u64() == Some(self.child.id().into())
+            // It says what there is to say after it left its card.
+            card["pid"].as_u64() == Some(self.child.id().into()) && self.said().lines().any(|line| line == "ready")
         })
         .await;
     }
