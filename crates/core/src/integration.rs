@@ -12,6 +12,21 @@ use std::time::Duration;
 /// The header that our key travels in, unless the partner knows it by another name.
 pub const KEY_HEADER_DEFAULT: &str = "Idempotency-Key";
 pub const CONCURRENCY_MAX: usize = 10_000;
+/// Headers that the connection, or clinch itself, is in charge of.
+pub const HEADERS_NOT_YOURS: &[&str] = &[
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 /// How long clinch remembers what was done for a target that knows no keys, unless it is told otherwise.
 pub const WRAPPED_FOR_DEFAULT: Duration = Duration::from_secs(86_400);
 

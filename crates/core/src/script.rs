@@ -126,6 +126,23 @@ pub fn version_in(said: &str) -> Option<(u32, u32)> {
     words.filter_map(|word| read_version(&word.splitn(3, '.').take(2).collect::<Vec<_>>().join("."))).next()
 }
 
+/// Nobody who has said that he will run a script should wait longer for a process.
+const WAIT_MAX: Duration = Duration::from_millis(5);
+/// For each process, at most so many may have said so.
+const TICKETS_PER_PROCESS: usize = 16;
+
+/// How many may say that they will run a script, after one of them waited and ran so long: one more after a run that was quick,
+/// one less after a wait that was long.
+pub fn tickets(issued: usize, processes: usize, waited: Duration, ran: Duration) -> usize {
+    if waited > WAIT_MAX && issued > processes {
+        issued - 1
+    } else if waited + ran < WAIT_MAX && issued < processes * TICKETS_PER_PROCESS {
+        issued + 1
+    } else {
+        issued
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +167,16 @@ mod tests {
         assert_eq!(version_in("Python 3.11.7"), Some((3, 11)));
         assert_eq!(version_in("GNU bash, version 5.2.15(1)-release (x86_64-pc-linux-gnu)"), Some((5, 2)));
         assert_eq!(version_in("command not found"), None);
+    }
+
+    #[test]
+    fn c7_a_quick_script_has_more_tickets_than_processes_and_a_slow_one_has_not() {
+        let (quick, slow) = (Duration::from_micros(200), Duration::from_secs(1));
+        assert_eq!(tickets(4, 4, Duration::ZERO, quick), 5);
+        assert_eq!(tickets(64, 4, Duration::ZERO, quick), 64, "there is a bound");
+        assert_eq!(tickets(4, 4, Duration::ZERO, slow), 4);
+        assert_eq!(tickets(9, 4, Duration::ZERO, slow), 9, "nobody had to wait");
+        assert_eq!(tickets(9, 4, slow, quick), 8, "somebody had");
+        assert_eq!(tickets(4, 4, slow, slow), 4, "never less than there are processes");
     }
 }

@@ -15,8 +15,9 @@ use clinch_core::call::CallKey;
 use clinch_core::config::Files;
 use clinch_core::effect::Idempotency;
 use clinch_core::egress::{Allowed, Egress};
+use clinch_core::integration::HEADERS_NOT_YOURS;
 use clinch_core::key::{Fingerprint, Pepper};
-use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName};
+use http::header::{AUTHORIZATION, CONNECTION, HeaderName};
 use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, Request, Response};
@@ -191,16 +192,6 @@ impl Proxy {
 
 /// Without what is only for the next one on the way.
 fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
-    const HOP_BY_HOP: [&str; 8] = [
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ];
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -211,11 +202,8 @@ fn end_to_end(mut headers: HeaderMap) -> HeaderMap {
     for name in named {
         headers.remove(name);
     }
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-    for name in [CONNECTION, CONTENT_LENGTH, HOST] {
-        headers.remove(name);
+    for name in HEADERS_NOT_YOURS {
+        headers.remove(*name);
     }
     headers
 }

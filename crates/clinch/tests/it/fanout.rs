@@ -271,17 +271,6 @@ async fn three_branches() -> (Place, Provider) {
     (place, Provider::new(PARTED))
 }
 
-/// What the only job came to after a restart.
-async fn after_a_restart(place: &Place, provider: &Provider) -> JobStory {
-    let server = place.start().await;
-    provider.settle(&server.intake).await;
-    place.drained().await;
-    server.stop().await;
-    place.verified();
-    let job = provider.acknowledged().into_values().next().expect("it was acknowledged");
-    place.books().await.story(job).await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c9_p3_a_crash_among_branches_repeats_only_what_may_be_repeated() {
     for point in ["after_intend", "after_send", "after_conclude"] {
@@ -290,7 +279,7 @@ async fn c9_p3_a_crash_among_branches_repeats_only_what_may_be_repeated() {
         provider.deliver(&server.intake).await;
         let status = server.exited().await;
         assert_eq!(status.signal(), Some(6), "it ends at {point}: {status}: {}", server.said());
-        let story = after_a_restart(&place, &provider).await;
+        let story = place.after_a_restart(&provider).await;
         for step in ["first", "second"] {
             let calls = place.sink.count_of(step);
             match state(&story, step) {
@@ -317,7 +306,7 @@ async fn c9_p3_kill_9_while_all_branches_are_out_leaves_to_a_person_what_may_not
     place.sink.called(3).await;
     server.kill9();
     place.sink.pace(Pace::Prompt);
-    let story = after_a_restart(&place, &provider).await;
+    let story = place.after_a_restart(&provider).await;
     assert_eq!(["first", "second", "third"].map(|step| place.sink.count_of(step)), [1, 1, 2]);
     assert_eq!(["first", "second", "third"].map(|step| state(&story, step).word()), ["unknown", "unknown", "done"]);
     assert_eq!((story.row.word, story.row.reason), (Word::Dead, Some(Reason::UnknownOutcome)));

@@ -206,6 +206,17 @@ impl Place {
         said
     }
 
+    /// What the only job came to after a restart.
+    pub async fn after_a_restart(&self, provider: &Provider) -> JobStory {
+        let server = self.start().await;
+        provider.settle(&server.intake).await;
+        self.drained().await;
+        server.stop().await;
+        self.verified();
+        let job = provider.acknowledged().into_values().next().expect("it was acknowledged");
+        self.books().await.story(job).await
+    }
+
     /// The store, opened by the test itself; no server may be running.
     pub async fn books(&self) -> Books {
         Books(Arc::new(SqliteStore::open(&self.data_dir, [0; 32], keys_in(&self.data_dir)).await.unwrap()))

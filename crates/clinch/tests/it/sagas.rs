@@ -331,16 +331,6 @@ async fn crash(place: &Place, provider: &Provider, point: &str) {
     assert_eq!(status.signal(), Some(6), "it ends at {point}: {status}: {}", server.said());
 }
 
-async fn after_a_restart(place: &Place, provider: &Provider) -> JobStory {
-    let server = place.start().await;
-    provider.settle(&server.intake).await;
-    place.drained().await;
-    server.stop().await;
-    place.verified();
-    let job = provider.acknowledged().into_values().next().expect("it was acknowledged");
-    place.books().await.story(job).await
-}
-
 fn steps(place: &Place) -> Vec<String> {
     place.sink.calls().into_iter().map(|call| call.step).collect()
 }
@@ -349,7 +339,7 @@ fn steps(place: &Place) -> Vec<String> {
 async fn c13_a_crash_between_two_undoings_repeats_neither_and_leaves_none_out() {
     let (place, provider) = three_steps("none").await;
     crash(&place, &provider, "after_undo").await;
-    let story = after_a_restart(&place, &provider).await;
+    let story = place.after_a_restart(&provider).await;
     assert_eq!(steps(&place), ["reserve", "charge", "ship", "ship", "not-charge", "not-reserve"]);
     assert_eq!((story.row.word, story.row.reason), (Word::Dead, Some(Reason::TargetDown)));
     let error = story.row.error.as_deref().unwrap();
@@ -360,7 +350,7 @@ async fn c13_a_crash_between_two_undoings_repeats_neither_and_leaves_none_out() 
 async fn c13_a_crash_before_the_end_is_on_record_undoes_all_the_same() {
     let (place, provider) = three_steps("none").await;
     crash(&place, &provider, "after_mark").await;
-    let story = after_a_restart(&place, &provider).await;
+    let story = place.after_a_restart(&provider).await;
     assert_eq!(steps(&place), ["reserve", "charge", "ship", "ship", "not-charge", "not-reserve"]);
     assert_eq!(story.row.word, Word::Dead);
     let error = story.row.error.as_deref().unwrap();
@@ -373,7 +363,7 @@ async fn c13_p3_a_crash_while_it_is_undone_sends_again_only_what_may_be_sent_aga
         let (place, provider) = three_steps(idempotency).await;
         crash(&place, &provider, "after_undo").await;
         crash(&place, &provider, "after_send").await;
-        let story = after_a_restart(&place, &provider).await;
+        let story = place.after_a_restart(&provider).await;
         let undone: Vec<_> = place.sink.calls().into_iter().filter(|call| call.step == "not-reserve").collect();
         assert!(undone.iter().all(|call| call.effect == undone[0].effect), "under one key: {undone:?}");
         let state = &story.effects.iter().find(|effect| effect.name == "undo:reserve").unwrap().state;

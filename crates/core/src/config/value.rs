@@ -7,6 +7,7 @@ use super::yaml::{Node, Value};
 use crate::egress::Allowed;
 use crate::expr::{BadExpr, Expr, Template, Tree};
 use crate::flow::{BadTypePattern, TypePattern};
+use crate::integration::HEADERS_NOT_YOURS;
 use crate::key::{KeyPart, KeyRule};
 use crate::limit::Rate;
 use crate::message::{BadMailbox, Mailbox};
@@ -701,22 +702,6 @@ pub(super) fn redis_url(node: &Node, name: &str) -> Read<Template> {
     }
     Ok(template)
 }
-
-/// Headers that the connection, or clinch itself, is in charge of.
-const HEADERS_NOT_YOURS: &[&str] = &[
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// What is wrong with the name of a variable.
 pub(super) fn env_problem(name: &str) -> Option<(String, &'static str)> {

@@ -138,16 +138,11 @@ pub(super) async fn exhausted(shared: &Shared, now: Timestamp) -> Result<Vec<(Ar
     rows.iter().map(told).collect()
 }
 
-pub(super) async fn prune(shared: &Shared, line: &mut Line, now: Timestamp, most: usize) -> Result<u64, Fault> {
-    let sql = "
-        WITH over AS MATERIALIZED (
-            SELECT budget, entity FROM budget WHERE over_at <= $1 ORDER BY over_at LIMIT $2 FOR UPDATE SKIP LOCKED
-        ), gone AS (
-            DELETE FROM budget USING over WHERE budget.budget = over.budget AND budget.entity = over.entity
-            RETURNING budget.entity
-        ) SELECT count(*) FROM gone";
-    let now = shared.skew.to_database(now).as_micros();
-    let rows = line.query(sql, &[&now, &i64::try_from(most).unwrap_or(i64::MAX)]).await?;
-    let gone: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
-    Ok(u64::try_from(gone).unwrap_or(0))
-}
+/// Those whose time is over, a bounded number.
+pub(super) const PRUNE: &str = "
+    WITH over AS MATERIALIZED (
+        SELECT budget, entity FROM budget WHERE over_at <= $1 ORDER BY over_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM budget USING over WHERE budget.budget = over.budget AND budget.entity = over.entity
+        RETURNING budget.entity
+    ) SELECT count(*) FROM gone";

@@ -1,7 +1,6 @@
 //! begin_call, end_call: what was done for others under their keys, by any node.
 
 use super::param::Params;
-use super::pool::Line;
 use super::{Fault, Shared};
 use crate::{CallAsk, CallEnd, Held};
 use clinch_core::call::{CallKey, CallLeave, CallState, PastCall, leave};
@@ -80,15 +79,10 @@ pub(super) async fn end(shared: &Shared, key: &CallKey, turn: u64, end: &CallEnd
     Ok(if rows.is_empty() { Held::Lost } else { Held::Held })
 }
 
-pub(super) async fn prune(shared: &Shared, line: &mut Line, now: Timestamp, most: usize) -> Result<u64, Fault> {
-    let sql = "
-        WITH gone AS (
-            DELETE FROM call WHERE key = ANY(ARRAY(
-                SELECT key FROM call WHERE expires <= $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
-            )) RETURNING key
-        ) SELECT count(*) FROM gone";
-    let now = shared.skew.to_database(now).as_micros();
-    let rows = line.query(sql, &[&now, &i64::try_from(most).unwrap_or(i64::MAX)]).await?;
-    let gone: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
-    Ok(u64::try_from(gone).unwrap_or(0))
-}
+/// Those whose time is over, a bounded number.
+pub(super) const PRUNE: &str = "
+    WITH gone AS (
+        DELETE FROM call WHERE key = ANY(ARRAY(
+            SELECT key FROM call WHERE expires <= $1 ORDER BY expires LIMIT $2 FOR UPDATE SKIP LOCKED
+        )) RETURNING key
+    ) SELECT count(*) FROM gone";

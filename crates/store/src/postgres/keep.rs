@@ -52,14 +52,22 @@ pub(super) async fn prune(
         let spans = lock(&shared.round).spans.clone();
         remove(&mut line, shared.skew.to_database(now), &old, &spans, &mut pruned).await?;
     }
-    pruned.once = once::prune(shared, &mut line, now, most).await?;
-    pruned.calls = call::prune(shared, &mut line, now, most).await?;
-    pruned.budgets = budget::prune(shared, &mut line, now, most).await?;
+    pruned.once = clear(shared, &mut line, once::PRUNE, now, most).await?;
+    pruned.calls = clear(shared, &mut line, call::PRUNE, now, most).await?;
+    pruned.budgets = clear(shared, &mut line, budget::PRUNE, now, most).await?;
     pruned.finished &= pruned.once.max(pruned.calls).max(pruned.budgets) < most as u64;
     line.commit().await?;
     // Once through, start over: what was too young or too dead then may go now.
     lock(&shared.round).to = looked.unwrap_or(0);
     Ok(pruned)
+}
+
+/// Removes what is over by a rule of its own, and counts it.
+async fn clear(shared: &Shared, line: &mut Line, sql: &str, now: Timestamp, most: usize) -> Result<u64, Fault> {
+    let now = shared.skew.to_database(now).as_micros();
+    let rows = line.query(sql, &[&now, &i64::try_from(most).unwrap_or(i64::MAX)]).await?;
+    let gone: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
+    Ok(u64::try_from(gone).unwrap_or(0))
 }
 
 /// A transaction of the only one who prunes.

@@ -1,6 +1,5 @@
 //! set_once: keys that steps set, each with the line in the ledger that says so, in one statement.
 
-use super::pool::Line;
 use super::rows::{class_number, text};
 use super::{Fault, Shared};
 use crate::{LeaseRef, SetOnce};
@@ -63,15 +62,10 @@ pub(super) async fn set_once(shared: &Shared, lease: LeaseRef, ask: &SetOnce) ->
     Ok(Some(Receipt { status, body }))
 }
 
-pub(super) async fn prune(shared: &Shared, line: &mut Line, now: Timestamp, most: usize) -> Result<u64, Fault> {
-    let sql = "
-        WITH gone AS (
-            DELETE FROM once WHERE key = ANY(ARRAY(
-                SELECT key FROM once WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
-            )) RETURNING key
-        ) SELECT count(*) FROM gone";
-    let now = shared.skew.to_database(now).as_micros();
-    let rows = line.query(sql, &[&now, &i64::try_from(most).unwrap_or(i64::MAX)]).await?;
-    let gone: i64 = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
-    Ok(u64::try_from(gone).unwrap_or(0))
-}
+/// Those whose time is over, a bounded number.
+pub(super) const PRUNE: &str = "
+    WITH gone AS (
+        DELETE FROM once WHERE key = ANY(ARRAY(
+            SELECT key FROM once WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
+        )) RETURNING key
+    ) SELECT count(*) FROM gone";

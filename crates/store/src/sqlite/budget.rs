@@ -112,13 +112,6 @@ pub(super) fn exhausted(conn: &Connection, now: Timestamp) -> rusqlite::Result<V
         .collect()
 }
 
-pub(super) fn prune(batch: &Batch<'_>, now: Timestamp, most: usize) -> rusqlite::Result<u64> {
-    let gone = batch
-        .conn
-        .prepare_cached(
-            "DELETE FROM budget WHERE (budget, entity) IN
-                 (SELECT budget, entity FROM budget WHERE over_at <= ?1 LIMIT ?2)",
-        )?
-        .execute(params![now.as_micros(), i64::try_from(most).unwrap_or(i64::MAX)])?;
-    Ok(gone as u64)
-}
+/// Those whose time is over, a bounded number.
+pub(super) const PRUNE: &str = "DELETE FROM budget WHERE (budget, entity) IN
+                 (SELECT budget, entity FROM budget WHERE over_at <= ?1 LIMIT ?2)";

@@ -30,11 +30,18 @@ pub(super) fn prune(
         note_last_id(batch)?;
     }
     pruned.keys = keys;
-    pruned.once = once::prune(batch, now, most)?;
-    pruned.calls = call::prune(batch, now, most)?;
-    pruned.budgets = budget::prune(batch, now, most)?;
+    pruned.once = clear(batch, once::PRUNE, now, most)?;
+    pruned.calls = clear(batch, call::PRUNE, now, most)?;
+    pruned.budgets = clear(batch, budget::PRUNE, now, most)?;
     pruned.finished &= keys == 0 && pruned.once.max(pruned.calls).max(pruned.budgets) < most as u64;
     Ok(pruned)
+}
+
+/// Removes what is over by a rule of its own, and counts it.
+fn clear(batch: &Batch<'_>, sql: &str, now: Timestamp, most: usize) -> rusqlite::Result<u64> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let gone = batch.conn.prepare_cached(sql)?.execute(params![now.as_micros(), most])?;
+    Ok(gone as u64)
 }
 
 /// An id is never given twice, even when its rows are gone and the clock went back.

@@ -5,7 +5,6 @@ use super::rows::{self, DONE, class_number};
 use super::writer::Batch;
 use crate::{LeaseRef, SetOnce};
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
-use clinch_core::time::Timestamp;
 use rusqlite::params;
 
 /// Results are given and come back as they are stored.
@@ -47,10 +46,5 @@ pub(super) fn set_once(batch: &Batch<'_>, lease: LeaseRef, ask: &SetOnce) -> rus
     Ok(Some(receipt.clone()))
 }
 
-pub(super) fn prune(batch: &Batch<'_>, now: Timestamp, most: usize) -> rusqlite::Result<u64> {
-    let gone = batch
-        .conn
-        .prepare_cached("DELETE FROM once WHERE key IN (SELECT key FROM once WHERE until <= ?1 LIMIT ?2)")?
-        .execute(params![now.as_micros(), i64::try_from(most).unwrap_or(i64::MAX)])?;
-    Ok(gone as u64)
-}
+/// Those whose time is over, a bounded number.
+pub(super) const PRUNE: &str = "DELETE FROM once WHERE key IN (SELECT key FROM once WHERE until <= ?1 LIMIT ?2)";

@@ -2,15 +2,11 @@
 //! the two a crash leaves in doubt what was never begun. Scripts that are quick have more tickets than processes, so that
 //! these need not wait while an intent is written down; the others do not.
 
+use clinch_core::script::tickets;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-
-/// Nobody with a ticket should wait longer for his turn.
-const WAIT_MAX: Duration = Duration::from_millis(5);
-/// For each process, at most so many tickets.
-const TICKETS_PER_PROCESS: usize = 16;
 
 pub struct Line {
     tickets: Arc<Semaphore>,
@@ -71,31 +67,9 @@ impl Turn {
     }
 }
 
-/// How many there should be: one more after a run that was quick, one less after a wait that was long.
-fn tickets(issued: usize, processes: usize, waited: Duration, ran: Duration) -> usize {
-    if waited > WAIT_MAX && issued > processes {
-        issued - 1
-    } else if waited + ran < WAIT_MAX && issued < processes * TICKETS_PER_PROCESS {
-        issued + 1
-    } else {
-        issued
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn c7_a_quick_script_has_more_tickets_than_processes_and_a_slow_one_has_not() {
-        let (quick, slow) = (Duration::from_micros(200), Duration::from_secs(1));
-        assert_eq!(tickets(4, 4, Duration::ZERO, quick), 5);
-        assert_eq!(tickets(64, 4, Duration::ZERO, quick), 64, "there is a bound");
-        assert_eq!(tickets(4, 4, Duration::ZERO, slow), 4);
-        assert_eq!(tickets(9, 4, Duration::ZERO, slow), 9, "nobody had to wait");
-        assert_eq!(tickets(9, 4, slow, quick), 8, "somebody had");
-        assert_eq!(tickets(4, 4, slow, slow), 4, "never less than there are processes");
-    }
 
     #[tokio::test]
     async fn c7_there_are_never_more_turns_than_processes() {
