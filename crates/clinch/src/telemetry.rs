@@ -545,7 +545,12 @@ impl Metrics {
                 if claim.replays > 0 {
                     self.dead_left.get_or_create(&ByFlowHow { flow, how: "replayed_ok".into() }).inc();
                 }
-                tracing::debug!(job.id = %job, "{job} ended well");
+                match ending {
+                    Ending::Declined(reason) => {
+                        tracing::info!(job.id = %job, "{job} ended without it ({reason}): {error}")
+                    }
+                    Ending::Success | Ending::Noop => tracing::debug!(job.id = %job, "{job} ended well"),
+                }
             }
             Change::Retried { run_at } => {
                 let reason = failure.map_or(Reason::Internal, |failure| failure.reason).word().into();

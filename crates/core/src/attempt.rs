@@ -16,6 +16,8 @@ pub enum Outcome {
     Failed(Failure),
     /// It did not work and will not, however often it is tried.
     Refused(Failure),
+    /// A rule or a person would not have it: the job ends without it, and nothing failed. The failure says which, and why.
+    Declined(Failure),
     /// A request was sent and its answer was lost.
     Unknown {
         class: Idempotency,
@@ -61,7 +63,7 @@ impl Outcome {
     pub const fn word(&self) -> &'static str {
         match self {
             Outcome::Succeeded(Ending::Success) => "success",
-            Outcome::Succeeded(Ending::Noop) => "noop",
+            Outcome::Succeeded(Ending::Noop | Ending::Declined(_)) | Outcome::Declined(_) => "noop",
             Outcome::Failed(_) => "failed",
             Outcome::Refused(_) => "refused",
             Outcome::Unknown { .. } => "unknown",
@@ -78,9 +80,10 @@ impl Outcome {
 
     pub fn failure(&self) -> Option<Failure> {
         match self {
-            Outcome::Failed(failure) | Outcome::Refused(failure) | Outcome::Unknown { failure, .. } => {
-                Some(failure.clone())
-            }
+            Outcome::Failed(failure)
+            | Outcome::Refused(failure)
+            | Outcome::Declined(failure)
+            | Outcome::Unknown { failure, .. } => Some(failure.clone()),
             Outcome::Lost { open: None } => {
                 Some(Failure::new(Reason::Internal, "the worker was lost before it sent anything"))
             }
@@ -117,6 +120,7 @@ pub fn verdict(outcome: &Outcome, past: Past, retry: &RetryPolicy, now: Timestam
     match outcome {
         Outcome::Succeeded(ending) => Change::Finished { at: now, ending: *ending },
         Outcome::Refused(failure) => Change::Buried { at: now, reason: failure.reason },
+        Outcome::Declined(failure) => Change::Finished { at: now, ending: Ending::Declined(failure.reason) },
         Outcome::Unknown { class, .. } | Outcome::Lost { open: Some(class) } if !class.is_protected() => {
             Change::Buried { at: now, reason: Reason::UnknownOutcome }
         }

@@ -70,7 +70,8 @@ pub fn effects_of<'e>(branch: &Branch, effects: &'e [Effect]) -> impl Iterator<I
 /// What the end of a branch's step means for the branch. `failures` are its own, this one included.
 pub fn fate(outcome: Outcome, failures: u32, retry: &RetryPolicy) -> Fate {
     match outcome {
-        Outcome::Succeeded(_) => Fate::Done,
+        // What is declined concerns this branch alone: the others go on.
+        Outcome::Succeeded(_) | Outcome::Declined(_) => Fate::Done,
         Outcome::Interrupted => Fate::Interrupted,
         Outcome::PutOff { until, waits } => Fate::Waits { until, waits },
         Outcome::Refused(failure) => Fate::Over(failure),

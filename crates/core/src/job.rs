@@ -41,6 +41,8 @@ pub enum Ending {
     Success,
     /// Nothing was to be done: every step's condition was false.
     Noop,
+    /// A rule or a person would not have it, which is an end like any other: nothing failed.
+    Declined(Reason),
 }
 
 /// For what a job waits that is not its own work.
@@ -56,10 +58,28 @@ pub enum Waits {
     Key,
     /// The next window of a retry budget.
     Budget,
+    /// A person's word.
+    Approval,
+    /// An operator has stopped what it needs.
+    Paused,
+    /// Safe mode holds what it is about to do.
+    SafeMode,
+    /// The hours in which its contact may be written to.
+    QuietHours,
 }
 
 impl Waits {
-    pub const ALL: [Waits; 5] = [Waits::Circuit, Waits::Limit, Waits::Delay, Waits::Key, Waits::Budget];
+    pub const ALL: [Waits; 9] = [
+        Waits::Circuit,
+        Waits::Limit,
+        Waits::Delay,
+        Waits::Key,
+        Waits::Budget,
+        Waits::Approval,
+        Waits::Paused,
+        Waits::SafeMode,
+        Waits::QuietHours,
+    ];
 
     pub const fn word(self) -> &'static str {
         match self {
@@ -68,6 +88,10 @@ impl Waits {
             Waits::Delay => "delay",
             Waits::Key => "key",
             Waits::Budget => "budget",
+            Waits::Approval => "approval",
+            Waits::Paused => "paused",
+            Waits::SafeMode => "safe_mode",
+            Waits::QuietHours => "quiet_hours",
         }
     }
 
@@ -79,6 +103,10 @@ impl Waits {
             Waits::Delay => 3,
             Waits::Key => 4,
             Waits::Budget => 5,
+            Waits::Approval => 6,
+            Waits::Paused => 7,
+            Waits::SafeMode => 8,
+            Waits::QuietHours => 9,
         }
     }
 
@@ -188,7 +216,7 @@ impl JobState {
             JobState::Ready { .. } => Word::Queued,
             JobState::Running { .. } => Word::Running,
             JobState::Done { ending: Ending::Success, .. } => Word::Success,
-            JobState::Done { ending: Ending::Noop, .. } => Word::Noop,
+            JobState::Done { ending: Ending::Noop | Ending::Declined(_), .. } => Word::Noop,
             JobState::Dead { .. } => Word::Dead,
         }
     }

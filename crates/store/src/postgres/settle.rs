@@ -181,6 +181,7 @@ fn next(shared: &Shared, end: &Settlement) -> Option<Next> {
     let (state, at, reason) = match end.change {
         Change::Finished { at, ending: Ending::Success } => (SUCCESS, at, None),
         Change::Finished { at, ending: Ending::Noop } => (NOOP, at, None),
+        Change::Finished { at, ending: Ending::Declined(reason) } => (NOOP, at, Some(reason)),
         Change::Buried { at, reason } => (DEAD, at, Some(reason)),
         // Who did not use its turn keeps it.
         Change::HandedBack { run_at } if run_at <= end.ended_at => (READY, shared.skew.to_database(run_at), None),

@@ -245,7 +245,7 @@ impl Source {
             ("events", count("event")?),
             ("keys", self.number("SELECT count(DISTINCT key) FROM event")?),
             ("jobs", count("job")?),
-            ("attempts", count("attempt")? + count("job WHERE state IN (1, 2) AND attempts = 1")?),
+            ("attempts", count("attempt")? + count("job WHERE state IN (1, 2) AND attempts = 1 AND reason IS NULL")?),
             ("effects", count("effect")?),
             ("late answers", count("late_answer")?),
             ("deliveries", count("delivery")?),

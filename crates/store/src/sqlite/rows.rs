@@ -228,7 +228,7 @@ pub(super) fn attempts(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Se
         "SELECT no, started_at, ended_at, outcome, reason, error FROM attempt WHERE job = ?1
          UNION ALL
          SELECT 1, first_attempt_at, ended_at, CASE state WHEN 1 THEN 'success' ELSE 'noop' END, NULL, NULL
-         FROM job WHERE id = ?1 AND state IN (1, 2) AND attempts = 1
+         FROM job WHERE id = ?1 AND state IN (1, 2) AND attempts = 1 AND reason IS NULL
          ORDER BY no",
     )?
     .query_map([job.number().cast_signed()], |row| {

@@ -47,7 +47,7 @@ pub(super) fn settle(
     }
     let job = lease.job.number().cast_signed();
     // The usual life, done at the first attempt, is told by the job's own row: most jobs never touch this table.
-    if attempts > 0 || !matches!(end.change, Change::Finished { .. }) {
+    if attempts > 0 || reason.is_some() || !matches!(end.change, Change::Finished { .. }) {
         write_attempt(batch, job, attempts + 1, end, sealed.error.as_deref())?;
     }
     batch
@@ -104,6 +104,7 @@ fn next_state(change: Change) -> Option<(i64, Timestamp, Option<Reason>)> {
     match change {
         Change::Finished { at, ending: Ending::Success } => Some((SUCCESS, at, None)),
         Change::Finished { at, ending: Ending::Noop } => Some((NOOP, at, None)),
+        Change::Finished { at, ending: Ending::Declined(reason) } => Some((NOOP, at, Some(reason))),
         Change::Buried { at, reason } => Some((DEAD, at, Some(reason))),
         Change::Retried { run_at } | Change::HandedBack { run_at } | Change::PutOff { run_at, .. } => {
             Some((READY, run_at, None))

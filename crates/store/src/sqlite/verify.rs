@@ -91,7 +91,7 @@ const RULES: &[(&str, &str)] = &[
     ("dead letters do not say why", "SELECT id FROM job WHERE state = 3 AND reason IS NULL"),
     (
         "jobs have other attempts than they count",
-        "SELECT id FROM job WHERE attempts - (attempts = 1 AND state IN (1, 2))
+        "SELECT id FROM job WHERE attempts - (attempts = 1 AND state IN (1, 2) AND reason IS NULL)
              <> (SELECT count(*) FROM attempt WHERE attempt.job = job.id)",
     ),
     (

@@ -85,6 +85,7 @@ macro_rules! every_law {
                 a_buried_job_says_why_and_how_often_it_was_tried
                 p4_a_job_that_was_handed_back_is_charged_nothing
                 a_job_that_had_nothing_to_do_is_a_noop
+                g1_a_job_that_was_declined_is_a_noop_that_says_why
                 a_lease_settles_once
                 p5_jobs_of_one_event_end_each_on_their_own
                 p12_a_job_keeps_the_version_it_was_accepted_with

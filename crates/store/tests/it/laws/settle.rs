@@ -1,6 +1,7 @@
 //! settle: an attempt ends, and its row and the job's next state are one change.
 
 use super::world::*;
+use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::{Change, Ending, Waits, Word};
@@ -156,6 +157,22 @@ pub async fn a_job_that_had_nothing_to_do_is_a_noop(world: World) {
     world.settles(claim.lease, settlement(later(1), "noop", change)).await;
     assert_eq!(world.story(accepted.job).await.row.word, Word::Noop);
     world.adds_up().await;
+}
+
+pub async fn g1_a_job_that_was_declined_is_a_noop_that_says_why(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    let declined = Outcome::Declined(Failure::new(Reason::PolicyDenied, "the rule says no"));
+    let change = Change::Finished { at: later(1), ending: Ending::Declined(Reason::PolicyDenied) };
+    world.settles(claim.lease, Settlement::of(&declined, change, later(0), later(1), None)).await;
+    for world in [world.after_a_kill().await, world] {
+        let story = world.story(accepted.job).await;
+        assert_eq!((story.row.word, story.row.reason), (Word::Noop, Some(Reason::PolicyDenied)));
+        let attempt = story.attempts.last().expect("an attempt");
+        assert_eq!((attempt.outcome.as_str(), attempt.reason), ("noop", Some(Reason::PolicyDenied)));
+        assert_eq!(attempt.error, Some("the rule says no".into()), "an end that has a reason is written down");
+        world.adds_up().await;
+    }
 }
 
 pub async fn a_lease_settles_once(world: World) {
