@@ -6,16 +6,17 @@
 use bytes::Bytes;
 use clinch_core::egress::{Blocked, Egress};
 use http::{Request, Response, Uri};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls_platform_verifier::BuilderVerifierExt;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -33,15 +34,38 @@ const IDLE_PER_TARGET_MAX: usize = 256;
 /// No more is taken from the wire before the head of an answer is whole. The head itself may not be as long.
 const HEAD_BYTES_MAX: usize = 1 << 20;
 
-/// What a request is sent on.
+/// What a request is sent on. Whoever uses it moves its bytes along: a task of its own would have to be woken for every request.
 pub struct Sender {
     requests: http1::SendRequest<Full<Bytes>>,
+    line: Line,
     allowance: Arc<AtomicUsize>,
 }
 
+/// The bytes of a connection, to and fro, for as long as it is open.
+struct Line(Option<Pin<Box<dyn Future<Output = ()> + Send>>>);
+
+impl Line {
+    /// What goes wrong on it is told to the request that is on it.
+    async fn drive<T>(&mut self, exchange: impl Future<Output = T>) -> T {
+        let mut exchange = pin!(exchange);
+        poll_fn(|cx| {
+            let asked = exchange.as_mut().poll(cx);
+            if asked.is_ready() {
+                return asked;
+            }
+            if self.0.as_mut().is_some_and(|bytes| bytes.as_mut().poll(cx).is_ready()) {
+                self.0 = None;
+            }
+            exchange.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
 impl Sender {
+    /// Whether it is still open, and has put away its last answer.
     pub async fn ready(&mut self) -> hyper::Result<()> {
-        self.requests.ready().await
+        self.line.drive(self.requests.ready()).await
     }
 
     pub async fn send(
@@ -49,14 +73,15 @@ impl Sender {
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
         self.allowance.store(HEAD_BYTES_MAX, Ordering::Relaxed);
-        let answer = self.requests.try_send_request(request).await?;
+        let answer = self.line.drive(self.requests.try_send_request(request)).await?;
         // How much of a body is read is up to its reader.
         self.allowance.store(usize::MAX, Ordering::Relaxed);
         Ok(answer)
     }
 
-    fn is_closed(&self) -> bool {
-        self.requests.is_closed()
+    /// The next part of an answer that came on it.
+    pub async fn frame(&mut self, answer: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+        self.line.drive(answer.frame()).await
     }
 }
 
@@ -161,12 +186,12 @@ impl Connections {
         Ok(Connections { tls: TlsConnector::from(Arc::new(config)), egress, idle })
     }
 
-    /// A kept connection that is still open, the most recently used first.
+    /// A kept connection, the most recently used first. Whether it is still open is seen when it is used.
     pub fn take(&self, target: &Target) -> Option<Sender> {
         let mut shelf = lock(&self.idle);
         let kept = shelf.get_mut(target)?;
         while let Some(idle) = kept.pop() {
-            if !idle.sender.is_closed() && idle.since.elapsed() < IDLE_TIMEOUT {
+            if idle.since.elapsed() < IDLE_TIMEOUT {
                 return Some(idle.sender);
             }
         }
@@ -233,11 +258,11 @@ async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static)
     let stream = TokioIo::new(Measured { stream, allowance: allowance.clone() });
     let (requests, connection) =
         http1::handshake(stream).await.map_err(|error| NoConnection::Failed(error.to_string()))?;
-    // It ends with its sender; what goes wrong on it is told to the request that is on it.
-    tokio::spawn(async move {
+    let bytes = async move {
+        // What went wrong was told to the request.
         let _ = connection.await;
-    });
-    Ok(Sender { requests, allowance })
+    };
+    Ok(Sender { requests, line: Line(Some(Box::pin(bytes))), allowance })
 }
 
 fn lock(shelf: &Shelf) -> std::sync::MutexGuard<'_, HashMap<Target, Vec<Idle>>> {
@@ -250,7 +275,7 @@ async fn sweep(shelf: std::sync::Weak<Shelf>) {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let Some(shelf) = shelf.upgrade() else { return };
         lock(&shelf).retain(|_, kept| {
-            kept.retain(|idle| !idle.sender.is_closed() && idle.since.elapsed() < IDLE_TIMEOUT);
+            kept.retain(|idle| idle.since.elapsed() < IDLE_TIMEOUT);
             !kept.is_empty()
         });
     }

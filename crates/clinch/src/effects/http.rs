@@ -8,7 +8,7 @@ use clinch_core::egress::Egress;
 use clinch_core::key::{Fingerprint, IdempotencyKey};
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,13 +76,13 @@ impl HttpClient {
 
     pub async fn send(&self, call: HttpCall, class: Idempotency, may_begin: MayBegin<'_>) -> Sent {
         let deadline = Instant::now() + call.timeout;
-        let (target, answer, sender) = match self.deliver(call, class, deadline, may_begin).await {
+        let (target, answer, mut sender) = match self.deliver(call, class, deadline, may_begin).await {
             Ok(delivered) => delivered,
             Err(sent) => return sent,
         };
         let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
         let status = answer.status().as_u16();
-        let (body, is_whole) = read(answer, RECEIPT_BYTES_MAX, deadline).await;
+        let (body, is_whole) = read(answer, &mut sender, RECEIPT_BYTES_MAX, deadline).await;
         if is_whole {
             self.connections.keep(&target, sender);
         }
@@ -92,9 +92,9 @@ impl HttpClient {
     /// With all of the answer, as far as it is no longer than `body_bytes_max`.
     pub async fn forward(&self, call: HttpCall, class: Idempotency, body_bytes_max: usize) -> Result<Forwarded, Sent> {
         let deadline = Instant::now() + call.timeout;
-        let (target, mut answer, sender) = self.deliver(call, class, deadline, &|| true).await?;
+        let (target, mut answer, mut sender) = self.deliver(call, class, deadline, &|| true).await?;
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
-        let (body, whole) = read(answer, body_bytes_max, deadline).await;
+        let (body, whole) = read(answer, &mut sender, body_bytes_max, deadline).await;
         if whole {
             self.connections.keep(&target, sender);
         }
@@ -176,11 +176,11 @@ async fn exchange(
 
 /// The body, and whether it is all of it. The status is the answer: a body that breaks off, is too long or too slow changes
 /// nothing about what was done.
-async fn read(answer: Response<Incoming>, bytes_max: usize, deadline: Instant) -> (Bytes, bool) {
+async fn read(answer: Response<Incoming>, sender: &mut Sender, bytes_max: usize, deadline: Instant) -> (Bytes, bool) {
     let mut incoming = answer.into_body();
     let mut body = BytesMut::new();
     loop {
-        match tokio::time::timeout_at(deadline, incoming.frame()).await {
+        match tokio::time::timeout_at(deadline, sender.frame(&mut incoming)).await {
             Ok(None) => return (body.freeze(), true),
             Ok(Some(Ok(frame))) => {
                 let Ok(data) = frame.into_data() else { continue };

@@ -1,4 +1,7 @@
 //! One attempt of one job: run its steps in order, skip what is done, settle.
+//!
+//! What few jobs need is boxed: the future of a job is made anew for each, and is as large as the largest thing that it may wait
+//! for.
 
 use super::end::{End, StepEnd, Unwritten};
 use super::fanout::{self, Ground};
@@ -99,10 +102,10 @@ async fn steps_of(
     let mut scope = Scope::new(house, claim.into(), &payload, workspace);
     let ground = Ground { house, gate, leases, claim, payload: &payload, retry: &worker.retry };
     if let Some(ended) = Ended::of(&claim.effects, claim.replays) {
-        return saga::undo(ground, worker, ended, &mut scope).await;
+        return Box::pin(saga::undo(ground, worker, ended, &mut scope)).await;
     }
     if !in_doubt(worker, &claim.effects).is_empty() {
-        return saga::resolve(ground, worker, &mut scope).await;
+        return Box::pin(saga::resolve(ground, worker, &mut scope)).await;
     }
     let mut ending = Ending::Noop;
     for (at, step) in worker.steps.iter().enumerate() {
@@ -110,7 +113,7 @@ async fn steps_of(
             return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
         }
         let ended = match &step.action {
-            Action::Parallel(branches) => fanout::part(ground, step, branches, &mut scope).await?,
+            Action::Parallel(branches) => Box::pin(fanout::part(ground, step, branches, &mut scope)).await?,
             _ => run_step(house, gate, leases, claim, step, &payload, &mut scope).await?,
         };
         match ended {
@@ -166,8 +169,8 @@ pub async fn run_step(
     let action = match steps::kind(&step.action) {
         Some(Kind::Outward(action)) => action,
         Some(Kind::Inward(action)) => return Ok(compute(house, claim, step, action, scope)),
-        Some(Kind::Delay(delay)) => return wait_out(house, claim, step, delay, scope).await,
-        Some(Kind::Setnx(setnx)) => return set_once(house, claim, step, setnx, payload, scope).await,
+        Some(Kind::Delay(delay)) => return Box::pin(wait_out(house, claim, step, delay, scope)).await,
+        Some(Kind::Setnx(setnx)) => return Box::pin(set_once(house, claim, step, setnx, payload, scope)).await,
         None => {
             let why = format!("step `{name}` is of a kind that this version cannot run");
             return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
@@ -181,14 +184,14 @@ pub async fn run_step(
             let why = format!("step `{name}` was given up: {}", reason.meaning());
             return Ok(StepEnd::Over(End::refused(reason, why, name)));
         }
-        Leave::LookUp => match look_up(house, gate, claim, step, action, scope).await? {
+        Leave::LookUp => match Box::pin(look_up(house, gate, claim, step, action, scope)).await? {
             Found::NotDone => {}
             Found::Over(end) => return Ok(end),
         },
         Leave::Skip(receipt) => {
             let layer = ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() };
             house.metrics.short_circuits.get_or_create(&layer).inc();
-            wrap::confirm(house, claim, step, action, payload, scope, &receipt).await?;
+            Box::pin(wrap::confirm(house, claim, step, action, payload, scope, &receipt)).await?;
             return Ok(StepEnd::DoneBefore(receipt));
         }
     }
@@ -198,9 +201,12 @@ pub async fn run_step(
             return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
-    let turn = match wrap::begin(house, claim, step, action, &*act, scope).await? {
-        Ok(turn) => turn,
-        Err(end) => return Ok(end),
+    let turn = match action.promise().idempotency {
+        Idempotency::Wrap => match Box::pin(wrap::begin(house, claim, step, action, &*act, scope)).await? {
+            Ok(turn) => Some(turn),
+            Err(end) => return Ok(end),
+        },
+        _ => None,
     };
     let began = house.clock.now();
     let term = || leases.term(claim.lease);
@@ -210,14 +216,14 @@ pub async fn run_step(
         Passage::Passed(passed) => passed,
         Passage::Wait(Wait { until, waits }) => {
             if let Some(turn) = turn {
-                turn.give_back(house).await?;
+                Box::pin(turn.give_back(house)).await?;
             }
             return Ok(StepEnd::Over(End::of(Outcome::PutOff { until, waits }, name)));
         }
         Passage::TakenOver => return Ok(StepEnd::TakenOver),
     };
     if let Some(turn) = turn {
-        turn.end(house, &passed.conclusion.state).await?;
+        Box::pin(turn.end(house, &passed.conclusion.state)).await?;
     }
     let outcome = match passed.conclusion.state {
         EffectState::Done(_) => "ok",
@@ -349,7 +355,7 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     {
         let error = settlement.error.clone().unwrap_or_default();
         let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
-        unwritten = match saga::mark(house, claim, unwritten, &ended).await {
+        unwritten = match Box::pin(saga::mark(house, claim, unwritten, &ended)).await {
             Ok(Some(line)) => Some(line.into()),
             Ok(None) => return tracing::info!(job.id = %job, "{job} was taken over before it could be undone"),
             Err(error) => return tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
@@ -363,7 +369,7 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
         Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
         Ok(Held::Lost) => {
             tracing::info!(job.id = %job, "{job} was taken over before it could be settled");
-            testify(house, claim, testimony).await;
+            Box::pin(testify(house, claim, testimony)).await;
         }
         Err(error) => tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
     }

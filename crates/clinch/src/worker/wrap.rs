@@ -30,7 +30,7 @@ pub struct Turn {
     number: u64,
 }
 
-/// Whether this job makes the call. `Ok(None)`: nothing is remembered for this target.
+/// For a target that calls are remembered for: whether this job makes the call.
 pub async fn begin(
     house: &House,
     claim: &Claim,
@@ -38,12 +38,9 @@ pub async fn begin(
     action: &dyn Outward,
     act: &dyn Act,
     scope: &mut Scope<'_>,
-) -> clinch_store::Result<Result<Option<Turn>, StepEnd>> {
+) -> clinch_store::Result<Result<Turn, StepEnd>> {
     let (name, promise) = (&step.name, action.promise());
     let over = |end: End| Ok(Err(StepEnd::Over(end)));
-    if promise.idempotency != Idempotency::Wrap {
-        return Ok(Ok(None));
-    }
     let Some((place, fingerprint)) = act.fingerprint() else {
         let why = format!("step `{name}`: `idempotency: wrap` is for calls by HTTP");
         return over(End::refused(Reason::ConfigError, why, name));
@@ -74,7 +71,7 @@ pub async fn begin(
         expires: now + promise.honoured_for.unwrap_or(WRAPPED_FOR_DEFAULT),
     };
     match house.insist(|| house.store.begin_call(ask.clone())).await? {
-        Called::Ours => Ok(Ok(Some(Turn { key, number }))),
+        Called::Ours => Ok(Ok(Turn { key, number })),
         Called::Before(kept) => match kept.ok().as_ref().and_then(CallAnswer::decode) {
             Some(CallAnswer { status, body, .. }) => {
                 done_by_another(house, claim, step, Receipt { status, body: body.unwrap_or_default() }, now).await
@@ -114,7 +111,7 @@ pub async fn confirm(
     // What cannot be planned any more is nothing that others could ask for.
     let Ok(act) = action.plan(&step.name, claim, payload, scope) else { return Ok(()) };
     match begin(house, claim, step, action, &*act, scope).await? {
-        Ok(Some(turn)) => turn.end(house, &EffectState::Done(receipt.clone())).await,
+        Ok(turn) => turn.end(house, &EffectState::Done(receipt.clone())).await,
         _ => Ok(()),
     }
 }
@@ -126,7 +123,7 @@ async fn done_by_another(
     step: &Step,
     receipt: Receipt,
     now: Timestamp,
-) -> clinch_store::Result<Result<Option<Turn>, StepEnd>> {
+) -> clinch_store::Result<Result<Turn, StepEnd>> {
     let intent = NewEffect { name: step.name.clone(), class: Idempotency::Wrap, at: now };
     if house.insist(|| house.store.intend(claim.lease, intent.clone())).await? == Held::Lost {
         return Ok(Err(StepEnd::TakenOver));
