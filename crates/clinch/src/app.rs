@@ -1,5 +1,6 @@
 //! The house: the only file that knows every room. It builds them, opens the doors, and closes them in order.
 
+use crate::api::auth::Peer;
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
 use crate::encryption::{Keys, Made, UNSAID};
@@ -20,6 +21,9 @@ use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::{self, SqliteStore};
 use clinch_store::{Store, StoreError};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -381,7 +385,14 @@ impl App {
             let router = api::router(house.clone(), doors.token, hands.clone());
             let service = hyper_util::service::TowerToHyperService::new(router);
             let door = self.listener("admin", doors.tls.admin);
-            self.rooms.spawn(server::serve(listener, door, move |_| service.clone(), house.stop.clone()));
+            let of_peer = move |peer| {
+                let service = service.clone();
+                service_fn(move |mut request: Request<Incoming>| {
+                    request.extensions_mut().insert(Peer(peer));
+                    service.call(request)
+                })
+            };
+            self.rooms.spawn(server::serve(listener, door, of_peer, house.stop.clone()));
         }
         if let (true, Some(hands)) = (options.roles.worker, hands) {
             let grace = options.grace;

@@ -2,11 +2,13 @@
 //! time, in small steps between which everybody else goes first; it can be watched, and ends at the stop.
 
 use crate::house::House;
+use clinch_core::audit::{Act, Who};
 use clinch_core::id::EventId;
 use clinch_core::seal::NotOpened;
 use clinch_core::subject::Subject;
 use clinch_store::read::Contents;
 use clinch_store::{ForgetAsk, StoreError};
+use serde_json::Value;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -82,14 +84,14 @@ pub enum Whose {
 pub struct Erasure {
     pub whose: Whose,
     pub reason: String,
-    pub actor: &'static str,
+    pub who: Who,
     pub dry_run: bool,
 }
 
 /// Begins to seal everything with the active key; a new one is made first where that is ours to do and nothing is left from
 /// an earlier time. `false`: another chore is under way.
-pub fn rotate(house: &House) -> bool {
-    start(house, "rotate", seal_again(house.clone()))
+pub fn rotate(house: &House, who: Who) -> bool {
+    start(house, "rotate", seal_again(house.clone(), who))
 }
 
 /// Begins to erase. `false`: another chore is under way.
@@ -119,11 +121,14 @@ fn start(
     true
 }
 
-async fn seal_again(house: House) -> clinch_store::Result<()> {
+async fn seal_again(house: House, who: Who) -> clinch_store::Result<()> {
     let (store, chores) = (&house.store, &house.chores);
     let Some(active) = store.active_key() else {
         return Err(StoreError::Open("encryption is off (`encryption: none`); there is no key".into()));
     };
+    let act =
+        Act { action: "keys.rotate", object: active.to_string(), job: None, before: Value::Null, after: Value::Null };
+    store.note(act, who.record("", house.clock.now())).await?;
     let is_finished = store.key_uses().await?.iter().all(|of| of.key == Some(active) || of.places() == 0);
     if is_finished {
         let renewed = house.keys.renewed().map_err(|error| StoreError::Open(error.to_string()))?;
@@ -176,7 +181,7 @@ async fn walk(house: &House) -> clinch_store::Result<u64> {
 async fn erase(house: House, erasure: Erasure) -> clinch_store::Result<()> {
     let (store, chores) = (&house.store, &house.chores);
     let subject = match &erasure.whose {
-        Whose::Event(event) => return erase_events(&house, &erasure, vec![*event], "named by its event").await,
+        Whose::Event(event) => return erase_events(&house, &erasure, vec![*event], &event.to_string()).await,
         Whose::Subject(subject) => subject,
     };
     let mut after = None;
@@ -212,13 +217,8 @@ async fn erase_events(
         house.chores.note(|chore| chore.changed += events.len() as u64);
         return Ok(());
     }
-    let ask = ForgetAsk {
-        events,
-        actor: erasure.actor.into(),
-        reason: erasure.reason.clone(),
-        subject: subject.into(),
-        at: house.clock.now(),
-    };
+    let record = erasure.who.record(&erasure.reason, house.clock.now());
+    let ask = ForgetAsk { events, subject: subject.into(), record };
     let erased = house.store.forget(ask).await?;
     house.chores.note(|chore| {
         chore.changed += erased.events;

@@ -6,9 +6,10 @@
 //! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
-//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is).
+//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `user` (who may ask) and `audit` (who did what).
 
 pub mod attempt;
+pub mod audit;
 pub mod breaker;
 pub mod budget;
 pub mod call;
@@ -49,4 +50,5 @@ pub mod source;
 pub mod subject;
 pub mod term;
 pub mod time;
+pub mod user;
 pub mod worker;

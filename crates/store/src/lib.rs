@@ -2,6 +2,7 @@
 //!
 //! Expected answers (`Duplicate`, `Lost`) are values. A `StoreError` means that the store could not answer.
 
+mod acts;
 pub mod moving;
 pub mod postgres;
 pub mod read;
@@ -15,6 +16,7 @@ pub mod verify;
 use async_trait::async_trait;
 use bytes::Bytes;
 use clinch_core::attempt::Outcome;
+pub use clinch_core::audit::{Act, Record};
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::call::{CallKey, Caller};
 use clinch_core::death::Reason;
@@ -29,6 +31,7 @@ use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
+use clinch_core::user::{TokenDigest, UserName};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +46,8 @@ pub const LIVE_JOBS_MAX: usize = 2_000_000;
 pub const VERBS_PENDING_MAX: usize = 65_536;
 /// At most this many tokens of senders are kept.
 pub const TOKENS_MAX: i64 = 10_000;
+/// At most this many people have a token of their own.
+pub const USERS_MAX: i64 = 1_000;
 /// A token is on the list for so long after its end: by then no node's clock takes it for a live one.
 pub const TOKEN_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// Later deliveries of one key that are kept one by one; the last row counts the rest.
@@ -343,19 +348,10 @@ pub struct GrantAsk {
     pub record: Record,
 }
 
-impl GrantAsk {
-    /// How the record tells it.
-    fn detail(&self) -> String {
-        format!("{} more for {} of {}", self.units, self.entity, self.budget)
-    }
-}
-
 #[derive(Clone, Debug)]
 pub struct ReviveAsk {
     pub job: JobId,
-    pub actor: String,
-    pub reason: String,
-    pub at: Timestamp,
+    pub record: Record,
     /// The version to run on; `None` keeps the one it was accepted with.
     pub version: Option<VersionId>,
     /// What to do with effects that may or may not have happened.
@@ -388,14 +384,6 @@ pub enum Revived {
     NotFound,
 }
 
-/// Who does something to the store as an operator, and why: kept on record.
-#[derive(Clone, Debug)]
-pub struct Record {
-    pub actor: String,
-    pub reason: String,
-    pub at: Timestamp,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issued {
     Issued,
@@ -409,6 +397,22 @@ pub enum Revocation {
     /// It was revoked before; nothing was changed.
     Before,
     NotFound,
+}
+
+/// Somebody who is to have a token of his own.
+#[derive(Clone, Debug)]
+pub struct NewUser {
+    pub name: UserName,
+    pub token: TokenDigest,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserAdded {
+    Added,
+    /// Somebody has this name; nothing was changed.
+    Taken,
+    /// There are as many as may be.
+    TooMany,
 }
 
 /// How long rows are kept, by queue; what has no rule is kept for `default`.
@@ -440,11 +444,9 @@ pub struct Pruned {
 #[derive(Clone, Debug)]
 pub struct ForgetAsk {
     pub events: Vec<EventId>,
-    pub actor: String,
-    pub reason: String,
     /// Recognises whose data it was, to who knows him, and tells nobody else.
     pub subject: String,
-    pub at: Timestamp,
+    pub record: Record,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -501,6 +503,12 @@ pub trait Store: Read {
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued>;
     /// Ends a sender's token for good, on record.
     async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation>;
+    /// Gives somebody a token of his own, on record.
+    async fn add_user(&self, user: NewUser, record: Record) -> Result<UserAdded>;
+    /// Takes it away again, on record: whether he had one.
+    async fn remove_user(&self, name: UserName, record: Record) -> Result<bool>;
+    /// Puts an act on record that changes nothing here.
+    async fn note(&self, act: Act, record: Record) -> Result<()>;
     /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
     /// Takes a call to make, unless it was made or is being made. Only after this may the first byte go.
@@ -514,7 +522,7 @@ pub trait Store: Read {
     async fn spend(&self, ask: SpendAsk) -> Result<Spent>;
     /// Gives an entity more for its present window, on record. What it has then.
     async fn grant(&self, ask: GrantAsk) -> Result<BudgetRow>;
-    /// Makes a workspace known and gives it its number.
+    /// Makes a workspace known and gives it its number, on record if it is another than at the last start.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned>;

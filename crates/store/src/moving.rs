@@ -2,11 +2,12 @@
 //! anywhere and begun again. At no moment can both be served from, for then the same jobs would have two lives.
 
 use crate::postgres::import::{Target, TargetState};
-use crate::read::{AuditRow, BudgetRow, DeliveryRow};
+use crate::read::{BudgetRow, DeliveryRow};
 use crate::seal::SealedAttempt;
 use crate::sqlite::export::Source;
 use crate::{Result, StoreError, VersionId, postgres, sqlite};
 use bytes::Bytes;
+use clinch_core::audit::Chain;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::{EventId, JobId};
@@ -34,6 +35,8 @@ pub(crate) struct Facts {
     pub created: i64,
     pub expired: i64,
     pub events_expired: i64,
+    /// Where the audit ends.
+    pub audit: Chain,
 }
 
 pub(crate) struct VersionPart {
@@ -97,11 +100,6 @@ pub(crate) struct JobPart {
     pub late: Vec<LateAnswer>,
 }
 
-pub(crate) struct AuditPart {
-    pub id: i64,
-    pub row: AuditRow,
-}
-
 /// A key that a step has set.
 pub(crate) struct OncePart {
     pub key: Vec<u8>,
@@ -156,7 +154,8 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     let (event, audit) = match after {
         Some(after) => after,
         None => {
-            target.begin(source.boot(), &source.versions()?, &source.tokens()?, &source.secrets()?).await?;
+            let people = (source.tokens()?, source.users()?);
+            target.begin(source.boot(), &source.versions()?, people, &source.secrets()?).await?;
             (0, 0)
         }
     };
@@ -202,7 +201,7 @@ async fn carry_audit(source: &Source, target: &mut Target, mut after: i64) -> Re
     loop {
         let rows = source.next_audit(after, AUDIT_ROWS_MAX)?;
         let Some(last) = rows.last() else { return Ok(()) };
-        after = last.id;
+        after = last.no.cast_signed();
         target.take_audit(&rows).await?;
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
+pub use clinch_core::audit::Row as AuditRow;
+use clinch_core::audit::{Broken, Chain, Digest};
 use clinch_core::budget::{Account, Allowance};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
@@ -11,6 +13,7 @@ use clinch_core::key::{DedupKey, EntityKey};
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
 use clinch_core::time::Timestamp;
+use clinch_core::user::{TokenDigest, UserName};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,14 +64,64 @@ pub struct DeliveryRow {
     pub times: u64,
 }
 
-#[derive(Clone, Debug)]
-pub struct AuditRow {
-    pub at: Timestamp,
-    pub actor: String,
-    pub action: String,
-    pub job: Option<JobId>,
-    pub reason: String,
-    pub detail: String,
+#[derive(Clone, Debug, Default)]
+pub struct AuditFilter {
+    pub actor: Option<String>,
+    /// A word, or all of a family: `job.*`.
+    pub action: Option<String>,
+    pub object: Option<String>,
+    pub since: Option<Timestamp>,
+    pub until: Option<Timestamp>,
+    pub walk: AuditWalk,
+    pub limit: usize,
+}
+
+impl AuditFilter {
+    /// The newest.
+    pub fn last(limit: usize) -> AuditFilter {
+        AuditFilter { limit, ..AuditFilter::default() }
+    }
+
+    /// The word, or how it begins.
+    pub(crate) fn action(&self) -> (Option<&str>, bool) {
+        match self.action.as_deref().map(|action| (action, action.strip_suffix('*'))) {
+            None => (None, false),
+            Some((_, Some(family))) => (Some(family), true),
+            Some((action, None)) => (Some(action), false),
+        }
+    }
+}
+
+/// In which order rows are told, and from where on.
+#[derive(Clone, Copy, Debug)]
+pub enum AuditWalk {
+    /// The newest first.
+    Back { before: Option<u64> },
+    /// The oldest first.
+    Forth { after: u64 },
+}
+
+impl Default for AuditWalk {
+    fn default() -> AuditWalk {
+        AuditWalk::Back { before: None }
+    }
+}
+
+/// What a walk along the whole audit has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// What is kept of its end.
+    pub head: Chain,
+    /// `None`: every row is where it was and as it was.
+    pub broken: Option<Broken>,
+}
+
+/// Somebody with a token of his own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserRow {
+    pub name: UserName,
+    pub added_at: Timestamp,
+    pub token: TokenDigest,
 }
 
 /// A sender's token that was made: what it says, without what proves it.
@@ -268,7 +321,14 @@ pub trait Read: Send + Sync {
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;
     async fn latencies(&self, since: Timestamp) -> Result<Latencies>;
     async fn version_files(&self, version: VersionId) -> Result<Option<String>>;
-    async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>>;
+    /// What was done, and by whom.
+    async fn audit(&self, filter: AuditFilter) -> Result<Vec<AuditRow>>;
+    /// Walks along the whole audit. `noted` is a hash of it that somebody has kept elsewhere.
+    async fn inspect(&self, noted: Option<Digest>) -> Result<Inspected>;
+    /// People with a token of their own, by name.
+    async fn users(&self) -> Result<Vec<UserRow>>;
+    /// Whose token this is.
+    async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>>;
     /// Tokens of senders, the newest first.
     async fn tokens(&self) -> Result<Vec<TokenRow>>;
     /// Entities that have used something of their retry budgets.

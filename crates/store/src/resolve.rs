@@ -26,17 +26,6 @@ pub struct ResolveAsk {
     pub record: Record,
 }
 
-impl ResolveAsk {
-    /// For the record.
-    pub(crate) fn detail(&self) -> String {
-        let word = match self.resolution {
-            Resolution::Done => "done",
-            Resolution::NotDone => "not done",
-        };
-        format!("effect `{}` was unknown and is taken as {word}; proof: {}", self.effect.step, self.proof)
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
     Resolved(Standing),

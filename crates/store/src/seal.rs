@@ -2,7 +2,7 @@
 //! read. Here and nowhere else; whoever asks the store never meets an envelope.
 
 use crate::read::{AttemptRow, KeyUse};
-use crate::{CallEnd, Called, Conclusion, ForgetAsk, Forgotten, SetOnce, Settlement};
+use crate::{CallEnd, Called, Conclusion, SetOnce, Settlement};
 use aws_lc_rs::rand;
 use bytes::Bytes;
 use clinch_core::call::{CallKey, CallLeave};
@@ -212,13 +212,6 @@ impl KeyUse {
             uses.len() - 1
         });
         *part(&mut uses[at]) += places;
-    }
-}
-
-impl ForgetAsk {
-    /// For the record.
-    pub(crate) fn detail(&self, erased: &Forgotten) -> String {
-        format!("the data of {} events was erased; subject {}", erased.events, self.subject)
     }
 }
 

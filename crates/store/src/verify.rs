@@ -8,6 +8,8 @@ pub struct Report {
     pub parts: Vec<(&'static str, i64)>,
     pub events: i64,
     pub effects: Vec<(&'static str, i64)>,
+    /// So many rows has the audit.
+    pub audit_rows: u64,
     /// What does not add up; empty when all is well.
     pub problems: Vec<String>,
 }

@@ -1,17 +1,21 @@
-//! Who may ask: the admin token, made at the first start and kept in the data directory for the local command line.
+//! Who may ask: whoever shows the admin token, made at the first start and kept in the data directory for the local command
+//! line; and people with tokens of their own.
 
 use super::problem::Problem;
 use crate::clock;
+use crate::house::House;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use aws_lc_rs::digest::{SHA256, digest};
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response;
+use clinch_core::audit::Who;
+use clinch_core::user::{ADMIN, TokenDigest};
 use data_encoding::BASE64URL_NOPAD;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -19,9 +23,9 @@ use std::path::Path;
 pub const TOKEN_FILE: &str = "admin.token";
 const PREFIX: &str = "clk_";
 
-/// The digest of the token: enough to recognise it, and nothing that could leak it.
+/// What is known of the admin token.
 #[derive(Clone, Copy)]
-pub struct AdminToken([u8; 32]);
+pub struct AdminToken(TokenDigest);
 
 impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,7 +35,7 @@ impl fmt::Debug for AdminToken {
 
 impl AdminToken {
     pub fn of(token: &str) -> AdminToken {
-        AdminToken(digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes"))
+        AdminToken(TokenDigest::of(token))
     }
 
     /// Reads the token of this data directory, or makes one, which is given in clear this once.
@@ -40,7 +44,7 @@ impl AdminToken {
         if path.exists() {
             return Ok((AdminToken::of(&read(&path)?), None));
         }
-        let token = format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&clock::secret_bytes()));
+        let token = new_token();
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(named)?;
         file.write_all(format!("{token}\n").as_bytes()).and_then(|()| file.sync_all()).map_err(named)?;
@@ -49,7 +53,7 @@ impl AdminToken {
 
     /// Digests are compared, all of them to the end: how long it takes says nothing about the token.
     fn recognises(&self, presented: &str) -> bool {
-        verify_slices_are_equal(&self.0, &AdminToken::of(presented).0).is_ok()
+        verify_slices_are_equal(self.0.as_bytes(), TokenDigest::of(presented).as_bytes()).is_ok()
     }
 }
 
@@ -70,13 +74,35 @@ pub fn read(path: &Path) -> io::Result<String> {
     Ok(token.to_string())
 }
 
-/// Lets through who shows the token.
-pub async fn require(State(token): State<AdminToken>, request: Request, next: Next) -> Result<Response, Problem> {
+/// The text of a token that nobody has: a secret, to be shown once.
+pub fn new_token() -> String {
+    format!("{PREFIX}{}", BASE64URL_NOPAD.encode(&clock::secret_bytes()))
+}
+
+/// The address of whoever called, which the listener knows.
+#[derive(Clone, Copy)]
+pub struct Peer(pub IpAddr);
+
+/// Lets through who shows a token, and tells the others in the room who it is.
+pub async fn require(
+    State((admin, house)): State<(AdminToken, House)>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-    match shown {
-        Some(shown) if token.recognises(shown) => Ok(next.run(request).await),
-        _ => Err(Problem::unauthorized()),
-    }
+    let name = match shown {
+        Some(shown) if admin.recognises(shown) => ADMIN.to_string(),
+        // Found by its digest: how long that takes says nothing about any token. Asked each time, so that who was removed is
+        // out at once, on every node.
+        Some(shown) if shown.starts_with(PREFIX) => match house.store.user_of(TokenDigest::of(shown)).await? {
+            Some(user) => user.to_string(),
+            None => return Err(Problem::unauthorized()),
+        },
+        _ => return Err(Problem::unauthorized()),
+    };
+    let origin = request.extensions().get::<Peer>().map_or_else(|| "api".into(), |Peer(ip)| format!("api {ip}"));
+    request.extensions_mut().insert(Who { name, origin });
+    Ok(next.run(request).await)
 }
 
 fn bearer(header: &str) -> Option<&str> {

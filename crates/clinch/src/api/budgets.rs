@@ -1,20 +1,21 @@
 //! Retry budgets: who has used how much, and more for one of them. Entities are known by hashes; who asks for one says its name.
 
-use super::jobs::{ACTOR, read_body, reason};
+use super::jobs::{read_body, reason};
 use super::problem::Problem;
 use super::query::{Id, Query};
 use super::shapes::{Budget, BudgetGrant, BudgetList, BudgetShow, Moment};
 use crate::house::House;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
+use axum::{Extension, Json};
+use clinch_core::audit::Who;
 use clinch_core::budget::{Account, RetryBudget, UNITS_MAX};
 use clinch_core::key::{EntityKey, Pepper};
 use clinch_core::payload::TENANT_DEFAULT;
 use clinch_core::time::{Timestamp, human};
+use clinch_store::GrantAsk;
 use clinch_store::read::{BudgetFilter, BudgetRow};
-use clinch_store::{GrantAsk, Record};
 use std::sync::Arc;
 
 const ROWS_DEFAULT: usize = 50;
@@ -54,6 +55,7 @@ pub async fn show(
 
 pub async fn grant(
     State(house): State<House>,
+    Extension(who): Extension<Who>,
     Id(name): Id<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<BudgetShow>, Problem> {
@@ -61,7 +63,7 @@ pub async fn grant(
     if !(1..=UNITS_MAX).contains(&ask.units) {
         return Err(Problem::bad_body(format!("units: write a number from 1 to {UNITS_MAX}.")));
     }
-    let record = Record { actor: ACTOR.into(), reason: reason(&ask.reason, 1)?, at: house.clock.now() };
+    let record = who.record(reason(&ask.reason, 1)?, house.clock.now());
     let budget = find(&house, &name)?;
     let entity = entity(&house, &budget, ask.tenant.as_deref(), &ask.entity);
     let (name, allowance, units) = (budget.name.clone(), budget.allowance, ask.units);

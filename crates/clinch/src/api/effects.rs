@@ -1,6 +1,6 @@
 //! Effects: lists, the whole story of one, the question to the partner, and a person's word.
 
-use super::jobs::{self, ACTOR, on_record, read_body, reason};
+use super::jobs::{self, on_record, read_body, reason};
 use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{
@@ -14,12 +14,13 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{FromRequestParts, Path, RawQuery, State};
 use axum::http::request::Parts;
 use axum::{Extension, Json};
+use clinch_core::audit::Who;
 use clinch_core::effect::{EffectId, EffectWord};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_store::read::{EffectFilter, JobStory};
 use clinch_store::resolve::Standing;
-use clinch_store::{Record, Resolution, Resolved, VersionId, read};
+use clinch_store::{Resolution, Resolved, VersionId, read};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -172,6 +173,7 @@ pub async fn verify(
 
 pub async fn resolve(
     State(house): State<House>,
+    Extension(who): Extension<Who>,
     Named(id): Named,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EffectResolved>, Problem> {
@@ -180,7 +182,7 @@ pub async fn resolve(
         ResolveTo::Done => Resolution::Done,
         ResolveTo::NotDone => Resolution::NotDone,
     };
-    let record = Record { actor: ACTOR.into(), reason: reason(&ask.reason, 1)?, at: house.clock.now() };
+    let record = who.record(reason(&ask.reason, 1)?, house.clock.now());
     let proof = on_record("proof", &ask.proof, 1)?;
     let asked = clinch_store::ResolveAsk { effect: id.clone(), resolution, proof, record };
     let answer = |resolved, standing: Standing| EffectResolved {

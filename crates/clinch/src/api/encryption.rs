@@ -1,15 +1,16 @@
 //! The keys that the store is encrypted with, a change of them, and the erasure of somebody's data.
 
-use super::jobs::{ACTOR, REASON_CHARS_MAX};
+use super::jobs::reason;
 use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{ChoreShow, ForgetAsk, KeyRow, KeysList};
 use crate::chores::{self, Erasure, Whose};
 use crate::house::House;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
+use axum::{Extension, Json};
+use clinch_core::audit::Who;
 use clinch_core::id::EventId;
 use clinch_core::key::Pepper;
 use clinch_core::minimise::HashKey;
@@ -38,30 +39,27 @@ pub async fn keys(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
     Ok(Json(KeysList { schema: "clinch.keys.list/v1".into(), keys: uses.iter().map(row).collect() }))
 }
 
-pub async fn rotate(State(house): State<House>) -> Result<Json<ChoreShow>, Problem> {
+pub async fn rotate(State(house): State<House>, Extension(who): Extension<Who>) -> Result<Json<ChoreShow>, Problem> {
     if house.store.active_key().is_none() {
         return Err(Problem::not_now("Encryption is off (`encryption: none` in clinch.yml): there is no key.".into()));
     }
-    begun(&house, chores::rotate(&house))
+    begun(&house, chores::rotate(&house, who))
 }
 
 pub async fn forget(
     State(house): State<House>,
+    Extension(who): Extension<Who>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<ChoreShow>, Problem> {
     let body = body.map_err(|_| Problem::too_large())?;
     // Not the parser's own words: they may repeat the value.
     let ask: ForgetAsk = serde_json::from_slice(&body).map_err(|_| Problem::bad_body(ASK.into()))?;
-    let reason = ask.reason.trim().to_string();
-    if !(1..=REASON_CHARS_MAX).contains(&reason.chars().count()) {
-        let said = format!("reason: write 1 to {REASON_CHARS_MAX} characters; it is kept on record.");
-        return Err(Problem::bad_body(said));
-    }
+    let reason = reason(&ask.reason, 1)?;
     let whose = match (&ask.value, &ask.event) {
         (Some(value), None) => {
             let key = HashKey::of_store(&Pepper::new(house.store.pepper()));
             let subject = Subject::new(value, &key).map_err(|bad| Problem::bad_body(format!("value: {bad}.")))?;
-            if subject.is_in(reason.as_bytes()) {
+            if subject.is_in(ask.reason.as_bytes()) {
                 return Err(Problem::bad_body("reason: it is kept on record and must not name the value.".into()));
             }
             Whose::Subject(subject)
@@ -75,7 +73,7 @@ pub async fn forget(
         }
         _ => return Err(Problem::bad_body(ASK.into())),
     };
-    begun(&house, chores::forget(&house, Erasure { whose, reason, actor: ACTOR, dry_run: ask.dry_run }))
+    begun(&house, chores::forget(&house, Erasure { whose, reason, who, dry_run: ask.dry_run }))
 }
 
 const ASK: &str = "Write `value` or `event`, a `reason`, and `dry_run` to erase nothing.";

@@ -7,10 +7,11 @@ use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobSh
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
 use crate::house::House;
 use crate::masking::rules;
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
+use axum::{Extension, Json};
+use clinch_core::audit::Who;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::payload::Payload;
@@ -20,8 +21,6 @@ use serde::de::DeserializeOwned;
 
 const ROWS_DEFAULT: usize = 50;
 pub const REASON_CHARS_MAX: usize = 500;
-/// There is one token, so there is one actor.
-pub const ACTOR: &str = "admin-token";
 
 /// What a list can be narrowed by; `jobs` adds the state.
 pub const FILTERS: &[&str] = &["flow", "queue", "reason", "before", "limit"];
@@ -71,6 +70,7 @@ pub async fn of_event(
 
 pub async fn replay(
     State(house): State<House>,
+    Extension(who): Extension<Who>,
     Id(id): Id<JobId>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Replayed>, Problem> {
@@ -79,9 +79,7 @@ pub async fn replay(
         .store
         .revive(ReviveAsk {
             job: id,
-            actor: ACTOR.into(),
-            reason: ask.reason,
-            at: house.clock.now(),
+            record: who.record(ask.reason, house.clock.now()),
             version: match ask.config {
                 ReplayOn::Original => None,
                 ReplayOn::Live => Some(house.versions.live),

@@ -7,6 +7,7 @@ use crate::house::House;
 use crate::masking::rules;
 use axum::Json;
 use axum::extract::{RawQuery, State};
+use clinch_core::audit::change;
 use clinch_core::config::Workspace;
 use clinch_core::id::EventId;
 use clinch_core::key::{DedupKey, KEY_BYTES_MAX, Pepper};
@@ -135,11 +136,12 @@ fn story(event: EventId, jobs: &[JobStory]) -> Vec<StoryLine> {
             line(effect.changed_at, "effect", Some(job), format!("{}: {}, {sent}", effect.name, effect.state.word()));
         }
         for row in &job.audit {
+            let changed = change(row.before.as_deref(), row.after.as_deref());
             line(
                 row.at,
                 &row.action,
                 Some(job),
-                format!("by {}: {} ({})", row.actor, rules().text(&row.reason), row.detail),
+                format!("by {}: {} ({})", row.actor, rules().text(&row.reason), changed),
             );
         }
     }
@@ -150,17 +152,21 @@ fn story(event: EventId, jobs: &[JobStory]) -> Vec<StoryLine> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clinch_core::audit::{Act, Chain, Who};
     use clinch_core::id::JobId;
     use clinch_core::job::Word;
     use clinch_core::time::Timestamp;
     use clinch_store::VersionId;
-    use clinch_store::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+    use clinch_store::read::{AttemptRow, DeliveryRow, JobRow};
+    use serde_json::json;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_micros(second * 1_000_000)
     }
 
     fn job() -> JobStory {
+        let (before, after) = (json!("dead"), json!("queued"));
+        let replay = Act { action: "job.replay", object: "job".into(), job: None, before, after };
         JobStory {
             row: JobRow {
                 id: JobId::from_number(2),
@@ -190,14 +196,7 @@ mod tests {
             effects: vec![],
             late: vec![],
             deliveries: vec![DeliveryRow { at: at(3), conflict: false, times: 4 }],
-            audit: vec![AuditRow {
-                at: at(5),
-                actor: "admin-token".into(),
-                action: "replay".into(),
-                job: None,
-                reason: "fixed".into(),
-                detail: "replay 1".into(),
-            }],
+            audit: vec![{ Chain::START }.append(&replay, &Who::clinch("intake").record("fixed", at(5)))],
             payload: Ok(Default::default()),
             answer_status: 202,
             key_until: None,
@@ -210,8 +209,9 @@ mod tests {
     fn b9_a_key_tells_its_story_in_the_order_of_time() {
         let told = story(EventId::from_number(1), &[job()]);
         let words: Vec<&str> = told.iter().map(|line| line.what.as_str()).collect();
-        assert_eq!(words, ["accepted", "attempt", "duplicate", "replay"]);
+        assert_eq!(words, ["accepted", "attempt", "duplicate", "job.replay"]);
         assert_eq!(told[1].detail, "no. 1: buried, timeout, took 2s");
         assert_eq!(told[2].detail, "4 times, same body: nothing repeated");
+        assert_eq!(told[3].detail, "by clinch: fixed (\"dead\" → \"queued\")");
     }
 }

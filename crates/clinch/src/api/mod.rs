@@ -1,5 +1,5 @@
 //! The admin API: what console and command line ask. It listens on the private address; everything under `/api/v1`
-//! needs the admin token. Health and metrics are open, because their labels come from the workspace and never from an
+//! needs a token: that of the admin, or of a user. Health and metrics are open, because their labels come from the workspace and never from an
 //! event.
 
 mod audit;
@@ -17,6 +17,7 @@ mod query;
 pub mod shapes;
 mod sources;
 mod tokens;
+mod users;
 
 pub use auth::AdminToken;
 
@@ -56,6 +57,7 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .route("/api/v1/chore", get(encryption::chore))
         .route("/api/v1/latency", get(latency::show))
         .route("/api/v1/audit", get(audit::list))
+        .route("/api/v1/audit/verify", get(audit::verify))
         .route("/api/v1/sources", get(sources::list))
         .route("/api/v1/sources/{name}/rejections", get(sources::rejections))
         .route("/api/v1/budgets", get(budgets::list))
@@ -63,8 +65,10 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .route("/api/v1/budgets/{name}/grant", post(budgets::grant))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::make))
         .route("/api/v1/tokens/{id}/revoke", post(tokens::revoke))
-        // Only the routes above this line need the token.
-        .route_layer(from_fn_with_state(token, auth::require))
+        .route("/api/v1/users", get(users::list).post(users::add))
+        .route("/api/v1/users/{name}/remove", post(users::remove))
+        // Only the routes above this line need a token.
+        .route_layer(from_fn_with_state((token, house.clone()), auth::require))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(health::metrics))

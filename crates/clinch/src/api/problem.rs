@@ -25,15 +25,12 @@ impl Problem {
     }
 
     pub fn unauthorized() -> Problem {
-        let detail =
-            "Send `Authorization: Bearer <token>`; the token is in admin.token in the server's data directory.";
-        Problem::new(
-            StatusCode::UNAUTHORIZED,
-            "CL0501",
-            "unauthorized",
-            "The admin token is missing or wrong",
-            detail.into(),
-        )
+        let detail = "Send `Authorization: Bearer <token>`: one from `clinch users add NAME`, or the one in admin.token in the server's data directory.";
+        Problem::new(StatusCode::UNAUTHORIZED, "CL0501", "unauthorized", "The token is missing or wrong", detail.into())
+    }
+
+    pub fn only_admin(detail: String) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "CL0502", "only-admin", "This needs the admin token", detail)
     }
 
     pub fn bad_query(detail: String) -> Problem {
@@ -64,6 +61,10 @@ impl Problem {
 
     pub fn full(detail: String) -> Problem {
         Problem::new(StatusCode::CONFLICT, "CL0511", "full", "There is no room for another", detail)
+    }
+
+    pub fn taken(detail: String) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "CL0511", "taken", "Somebody has this name", detail)
     }
 
     /// Nobody's word is needed on this effect.

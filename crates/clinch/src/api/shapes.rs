@@ -3,11 +3,13 @@
 
 use crate::chores::{self, Chore};
 use crate::masking::rules;
+use clinch_core::audit;
 use clinch_core::effect::EffectState;
 use clinch_core::mask;
 use clinch_core::time::Timestamp;
 use clinch_store::read;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::str::FromStr;
 
 /// A moment, in JSON a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,8 +23,14 @@ impl Serialize for Moment {
 
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let at: jiff::Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl FromStr for Moment {
+    type Err = jiff::Error;
+    fn from_str(text: &str) -> Result<Self, jiff::Error> {
+        let at: jiff::Timestamp = text.parse()?;
         Ok(Moment(Timestamp::from_micros(at.as_microsecond())))
     }
 }
@@ -335,24 +343,46 @@ impl From<&read::DeliveryRow> for Delivery {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Audit {
+    pub no: u64,
     pub at: Moment,
+    /// As it goes into the hash.
+    pub at_micros: i64,
     pub actor: String,
+    /// Where from: `api ADDRESS`, or the room in which clinch acts by itself.
+    pub origin: String,
     pub action: String,
+    pub object: String,
     pub job_id: Option<String>,
+    /// How it was and how it is: texts of JSON, as they go into the hash.
+    pub before: Option<String>,
+    pub after: Option<String>,
     pub reason: String,
-    pub detail: String,
+    pub hash: String,
 }
 
 impl From<&read::AuditRow> for Audit {
     fn from(row: &read::AuditRow) -> Audit {
         Audit {
+            no: row.no,
             at: Moment(row.at),
+            at_micros: row.at.as_micros(),
             actor: row.actor.clone(),
+            origin: row.origin.clone(),
             action: row.action.clone(),
+            object: row.object.clone(),
             job_id: row.job.map(|job| job.to_string()),
+            before: row.before.clone(),
+            after: row.after.clone(),
             reason: rules().text(&row.reason),
-            detail: rules().text(&row.detail),
+            hash: row.hash.to_string(),
         }
+    }
+}
+
+impl Audit {
+    /// For people.
+    pub fn change(&self) -> String {
+        audit::change(self.before.as_deref(), self.after.as_deref())
     }
 }
 
@@ -361,6 +391,61 @@ impl From<&read::AuditRow> for Audit {
 pub struct AuditList {
     pub schema: String,
     pub audit: Vec<Audit>,
+    /// Whether there are others beyond the last of these.
+    pub more: bool,
+}
+
+/// `clinch.audit.verify/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AuditVerified {
+    pub schema: String,
+    /// Every row is where it was and as it was.
+    pub ok: bool,
+    pub rows: u64,
+    /// The hash of the last row: who notes it elsewhere can ask for it later.
+    pub head: String,
+    /// What does not fit, and the first row that does not.
+    pub problem: Option<String>,
+    pub row: Option<u64>,
+}
+
+/// `clinch.users.list/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserList {
+    pub schema: String,
+    pub users: Vec<User>,
+}
+
+/// Somebody with a token of his own.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct User {
+    pub name: String,
+    pub added_at: Moment,
+}
+
+/// Somebody is to have one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserAsk {
+    pub name: String,
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// `clinch.users.add/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserMade {
+    pub schema: String,
+    pub user: User,
+    /// The token: told this once, and kept nowhere.
+    pub token: String,
+}
+
+/// `clinch.users.remove/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UserRemoved {
+    pub schema: String,
+    pub name: String,
 }
 
 /// `clinch.sources.list/v1`: every way in.

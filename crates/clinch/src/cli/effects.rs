@@ -235,7 +235,7 @@ fn text(told: &EffectShow) -> String {
     }
     for audit in &told.audit {
         let (action, actor) = (clean(&audit.action), clean(&audit.actor));
-        let said = format!("{action} by {actor}: {} ({})", clean(&audit.reason), clean(&audit.detail));
+        let said = format!("{action} by {actor}: {} ({})", clean(&audit.reason), clean(&audit.change()));
         fact("on record", format!("{}  {said}", audit.at.0));
     }
     text.push('\n');
@@ -386,12 +386,18 @@ pub(super) mod tests {
             answer: None,
             late_answers: vec![late("done", Some(200))],
             audit: vec![Audit {
+                no: 1,
                 at: at(100),
-                actor: "admin-token".into(),
-                action: "replay".into(),
+                at_micros: 0,
+                actor: "maya".into(),
+                origin: "api 127.0.0.1".into(),
+                action: "job.replay".into(),
+                object: "job_01HZX5T0N8W2A".into(),
                 job_id: None,
+                before: Some("{\"state\":\"dead\"}".into()),
+                after: None,
                 reason: "fixed".into(),
-                detail: "replay 1".into(),
+                hash: String::new(),
             }],
         };
         let text = anstream::adapter::strip_str(&text(&told)).to_string();
@@ -402,7 +408,7 @@ pub(super) mod tests {
             "  job         job_01HZX5T0N8W2A  dead  auth_failed   flow signup\n",
             &format!("  tried       1×, first at {first}\n"),
             &format!("  evidence    late answer: 200 at {when}, from fence 3: it was done\n"),
-            "replay by admin-token: fixed (replay 1)\n",
+            "job.replay by maya: fixed ({\"state\":\"dead\"} → gone)\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }

@@ -272,7 +272,7 @@ fn text(told: &JobShow, now: Timestamp) -> String {
                 clean(&audit.action),
                 clean(&audit.actor),
                 clean(&audit.reason),
-                clean(&audit.detail)
+                clean(&audit.change())
             )
         }),
     );

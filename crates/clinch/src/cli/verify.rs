@@ -64,6 +64,7 @@ fn document(report: &Report) -> Value {
         "parts": named(&report.parts),
         "events": report.events,
         "effects": named(&report.effects),
+        "audit_rows": report.audit_rows,
         "problems": report.problems,
     })
 }
@@ -77,6 +78,7 @@ fn text(report: &Report) -> String {
         format!("{BOLD}{} jobs accepted{BOLD:#} = {}\n", number(report.accepted), told(&report.parts, " + "));
     text += &format!("{} events accepted\n", number(report.events));
     text += &format!("effects: {}\n", told(&report.effects, ", "));
+    text += &format!("audit: {} rows in a chain\n", thousands(report.audit_rows));
     for problem in &report.problems {
         text += &format!("problem: {}\n", render::clean(problem));
     }
@@ -97,6 +99,7 @@ mod tests {
             parts: vec![("queued", 1), ("success", 1_006), ("expired by retention", 0)],
             events: 1_007,
             effects: vec![("done", 5), ("not done", 1)],
+            audit_rows: 3,
             problems: vec![],
         };
         let told = anstream::adapter::strip_str(&text(&report)).to_string();

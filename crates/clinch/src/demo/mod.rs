@@ -3,6 +3,7 @@
 mod sink;
 
 use crate::app::{self, App, Roles};
+use clinch_core::audit::Who;
 use clinch_core::job::Word;
 use clinch_store::read::JobFilter;
 use clinch_store::{ReviveAsk, Revived};
@@ -201,9 +202,7 @@ async fn replay(app: &App, jobs: &[clinch_core::id::JobId]) -> Result<usize, Str
     for job in jobs {
         let ask = ReviveAsk {
             job: *job,
-            actor: "demo".into(),
-            reason: "the target was repaired".into(),
-            at: app.house.clock.now(),
+            record: Who::clinch("demo").record("the target was repaired", app.house.clock.now()),
             version: None,
             unknown: None,
         };

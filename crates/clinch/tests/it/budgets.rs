@@ -164,7 +164,7 @@ async fn c5_a_person_sees_who_has_nothing_left_and_grants_more_on_record() {
     assert_eq!(world.target.calls().len() - calls, 1 + 3);
     let answers: Vec<Answer> = vec![world.admin("/api/v1/audit").await, world.admin("/api/v1/budgets").await];
     let audit = answers[0].json()["audit"][0].clone();
-    assert_eq!((&audit["action"], &audit["reason"]), (&json!("budget grant"), &json!("the CRM is back")));
+    assert_eq!((&audit["action"], &audit["reason"]), (&json!("budget.grant"), &json!("the CRM is back")));
     crate::world::check_absent("lovelace", &answers);
 }
 

@@ -96,8 +96,9 @@ async fn a4_a_sender_comes_in_with_its_token_until_that_ends() {
     assert_eq!(clinch(&data_dir, &["token", "revoke", "tok_0000000000000000"]).status.code(), Some(3));
     assert_eq!(clinch(&data_dir, &["token", "new", "--sender", "a b"]).status.code(), Some(2));
     let audit = edge.admin("/api/v1/audit").await.json()["audit"].clone();
-    assert_eq!((&audit[0]["action"], &audit[0]["reason"]), (&json!("token revoke"), &json!("it leaked")));
-    assert_eq!(audit[2]["detail"], format!("{id} of sender shop-eu"));
+    assert_eq!((&audit[0]["action"], &audit[0]["reason"]), (&json!("token.revoke"), &json!("it leaked")));
+    assert_eq!(audit[2]["object"], id);
+    assert!(audit[2]["after"].as_str().unwrap().contains("shop-eu"), "{audit}");
 
     // T-040: a token is nowhere but in the hands of its sender.
     let said = edge.server.said() + &listed + &edge.admin("/api/v1/tokens").await.body;
@@ -461,6 +462,10 @@ async fn t094_t095_t097_every_admin_route_needs_the_token_the_method_and_a_plain
         ("GET", "/api/v1/keys?key=k"),
         ("GET", "/api/v1/latency"),
         ("GET", "/api/v1/audit"),
+        ("GET", "/api/v1/audit/verify"),
+        ("GET", "/api/v1/users"),
+        ("POST", "/api/v1/users"),
+        ("POST", "/api/v1/users/maya/remove"),
         ("GET", "/api/v1/sources/door/rejections"),
         ("GET", "/api/v1/tokens"),
         ("POST", "/api/v1/tokens"),
@@ -493,6 +498,11 @@ async fn t094_t095_t097_every_admin_route_needs_the_token_the_method_and_a_plain
         for path in [
             format!("/api/v1/jobs?flow={word}"),
             format!("/api/v1/jobs?queue={word}"),
+            format!("/api/v1/audit?actor={word}"),
+            format!("/api/v1/audit?action={word}"),
+            format!("/api/v1/audit?object={word}"),
+            format!("/api/v1/audit?since={word}"),
+            format!("/api/v1/audit/verify?head={word}"),
             format!("/api/v1/jobs?state={word}"),
             format!("/api/v1/jobs?before={word}"),
             format!("/api/v1/jobs/{word}"),

@@ -100,8 +100,10 @@ async fn d2_a_person_finds_an_unknown_effect_says_that_it_was_done_and_replays_t
     unresolved("0").await;
     let story = world.job(job).await;
     assert_eq!((story.audit.len(), story.row.word), (1, Word::Dead));
-    let detail = "effect `charge` was unknown and is taken as done; proof: payment 77 of a•••@e•••.com";
-    assert_eq!((&*story.audit[0].reason, &*story.audit[0].detail), ("INC-482", detail));
+    let audit = &story.audit[0];
+    assert_eq!((&*audit.reason, audit.before.as_deref()), ("INC-482", Some(r#"{"state":"unknown"}"#)));
+    let after = r#"{"state":"done","proof":"payment 77 of a•••@e•••.com"}"#;
+    assert_eq!(audit.after.as_deref(), Some(after));
 
     check(&ask(&["replay", &job.to_string(), "--reason", "it was done", "--wait"]).await, 0, &["success"], &[]);
     assert_eq!(world.target.calls_at("/charge").len(), 1, "what was done is not done again");

@@ -8,6 +8,7 @@ use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::seal::NotOpened;
+use clinch_store::read::AuditFilter;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
@@ -250,8 +251,8 @@ async fn t108_what_is_kept_of_a_person_is_forgotten() {
     }
     assert_eq!(books.story(gone[0].1).await.row.word, Word::Success);
     assert_eq!(books.story(gone[2].1).await.row.reason, Some(Reason::Forgotten));
-    let audit: Vec<_> = books.0.audit(100).await.unwrap();
-    assert_eq!(audit.iter().filter(|row| row.action == "forget").count(), 2);
+    let audit: Vec<_> = books.0.audit(AuditFilter::last(100)).await.unwrap();
+    assert_eq!(audit.iter().filter(|row| row.action == "data.forget").count(), 2);
     assert!(!format!("{audit:?}").contains("canary"));
 }
 

@@ -5,6 +5,7 @@ use super::process::{ONCE, PATIENCE, Place, Provider, Told, eventually, keys_in}
 use super::world::{Answer, OK, Reply, World};
 use clinch::app::Roles;
 use clinch::encryption::KEY_FILE;
+use clinch_core::audit::Who;
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::config::Files;
 use clinch_core::death::Reason;
@@ -16,10 +17,11 @@ use clinch_core::lane::{Lane, Order};
 use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
+use clinch_core::user::TokenDigest;
 use clinch_store::postgres::{self, PostgresStore};
-use clinch_store::read::{JobFilter, LIST_ROWS_MAX, TokenRow};
+use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
-use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, Read, Record, SpendAsk, Store};
+use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, NewUser, Read, SpendAsk, Store};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -238,14 +240,15 @@ async fn in_lanes(world: &World, jobs: &mut BTreeMap<&'static str, (Answer, JobI
 async fn k3_a_moved_store_tells_the_same_story_of_every_job() {
     let crashed = crashed().await;
     let store = SqliteStore::open(&crashed.directory, [0; 32], keys_in(&crashed.directory)).await.unwrap();
-    let (told, versions, audit) = (stories(&store).await, store.live_versions(), store.audit(100).await.unwrap());
+    let (told, versions) = (stories(&store).await, store.live_versions());
+    let (audit, inspected) = (store.audit(AuditFilter::last(100)).await.unwrap(), store.inspect(None).await.unwrap());
     let pepper = *store.pepper();
     drop(store);
     let url = database();
     let moved = migrate(&crashed.directory, &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(false)));
     assert_eq!(moved["counts"]["jobs"], told.len());
-    assert_eq!((moved["counts"]["deliveries"].as_i64(), moved["counts"]["audit_rows"].as_i64()), (Some(3), Some(2)));
+    assert_eq!((&moved["counts"]["deliveries"], &moved["counts"]["audit_rows"]), (&json!(3), &json!(audit.len())));
 
     let refused = in_postgres(&url, None).await.err().expect("it is encrypted as before").to_string();
     assert!(refused.contains("it has data under key_"), "{refused}");
@@ -256,7 +259,8 @@ async fn k3_a_moved_store_tells_the_same_story_of_every_job() {
     }
     assert_eq!(stories(&store).await.len(), told.len());
     assert_eq!(*store.pepper(), pepper);
-    assert_eq!(format!("{:?}", store.audit(100).await.unwrap()), format!("{audit:?}"));
+    assert_eq!(store.audit(AuditFilter::last(100)).await.unwrap(), audit);
+    assert_eq!((store.inspect(None).await.unwrap(), inspected.broken.as_ref()), (inspected.clone(), None));
     for version in versions {
         let files = store.version_files(version).await.unwrap().expect("a job runs it");
         assert!(Files::from_json(&files).is_ok());
@@ -372,7 +376,7 @@ async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
 
 const CRASH: &str = "CLINCH_CRASH_AT";
 
-/// A sender's token that does not count any more, in a store that nobody has open.
+/// A user, and a sender's token that does not count any more, in a store that nobody has open.
 async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
     let store = SqliteStore::open(dir, [0; 32], None).await.unwrap();
     let sender = Sender {
@@ -381,9 +385,11 @@ async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
         issued_at: now(),
         expires_at: None,
     };
-    let record = || Record { actor: "ada".into(), reason: "it leaked".into(), at: now() };
+    let record = || Who { name: "ada".into(), origin: "test".into() }.record("it leaked", now());
     store.issue(sender.clone(), record()).await.unwrap();
     store.revoke(sender.token, record()).await.unwrap();
+    let user = NewUser { name: "maya".parse().unwrap(), token: TokenDigest::of("clk_maya") };
+    store.add_user(user, record()).await.unwrap();
     store.tokens().await.unwrap()
 }
 
@@ -426,7 +432,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0,
-                        "deliveries": 0, "audit_rows": 2, "set_keys": 0, "calls": 0, "retry_budgets": 0, "sender_tokens": 1});
+                        "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "sender_tokens": 1, "users": 1});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));
@@ -434,6 +440,11 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     assert_eq!((report.accepted, report.problems), (2_400, Vec::new()));
     let store = in_postgres(&url, None).await.unwrap();
     assert_eq!(store.tokens().await.unwrap(), revoked, "what was revoked stays so");
+    let maya = store.user_of(TokenDigest::of("clk_maya")).await.unwrap().expect("who had a token has it here");
+    let record = Who { name: "ada".into(), origin: "test".into() }.record("she left", now());
+    assert!(store.remove_user(maya, record).await.unwrap());
+    let audit = store.inspect(None).await.unwrap();
+    assert_eq!((audit.head.count, audit.broken), (5, None), "the chain goes on here");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -58,8 +58,8 @@ async fn f2_p8_a_replayed_dead_job_ends_right_and_repeats_no_effect() {
     assert_eq!(trace().await, trace_before);
     assert_eq!(story.audit.len(), 1, "{:?}", story.audit);
     let entry = &story.audit[0];
-    assert_eq!((entry.action.as_str(), entry.reason.as_str()), ("replay", "the template was fixed"));
-    assert_eq!((entry.actor.as_str(), entry.job), ("admin-token", Some(job)));
+    assert_eq!((entry.action.as_str(), entry.reason.as_str()), ("job.replay", "the template was fixed"));
+    assert_eq!((entry.actor.as_str(), entry.job), ("admin", Some(job)));
     let told = world.admin("/api/v1/audit").await.json();
     assert_eq!(told["audit"][0]["reason"], "the template was fixed");
 
@@ -118,7 +118,7 @@ async fn p3_p8_an_unknown_effect_is_replayed_only_after_a_person_said_what_to_do
     let calls = world.target.calls();
     assert_eq!(calls.len(), 2);
     assert_eq!(calls[0].key(), calls[1].key(), "it may still be recognised");
-    assert!(story.audit[0].detail.contains("sent again"), "{:?}", story.audit);
+    assert!(story.audit[0].after.as_deref().unwrap().contains("sent again"), "{:?}", story.audit);
     world.close_and_verify().await;
 }
 
@@ -170,7 +170,7 @@ async fn t_060_a_duplicate_of_a_dead_letter_is_run_again_where_the_flow_says_so(
     let again = world.post("k", BODY).await;
     assert_eq!((again.status, &again.body, again.is_replayed()), (202, &first.body, true));
     let story = world.wait(first.job(), Word::Success).await;
-    assert_eq!((story.row.replays, story.audit[0].actor.as_str()), (1, "sender"));
+    assert_eq!((story.row.replays, story.audit[0].actor.as_str()), (1, "clinch"));
     assert_eq!(world.target.calls_at("/invoice").len(), 1);
     let mails = world.target.calls_at("/mail");
     assert_eq!(mails.iter().map(Call::key).collect::<Vec<_>>(), [mails[0].key(); 2]);

@@ -169,7 +169,8 @@ async fn b9_a_key_tells_everything_that_happened_under_it() {
         found["story"].as_array().unwrap().iter().map(|line| line["what"].as_str().unwrap()).collect();
     let mut counted: HashMap<&str, usize> = HashMap::new();
     lines.iter().for_each(|what| *counted.entry(what).or_default() += 1);
-    let expected = [("accepted", 1), ("duplicate", 1), ("conflict", 1), ("attempt", 3), ("replay", 1), ("effect", 1)];
+    let expected =
+        [("accepted", 1), ("duplicate", 1), ("conflict", 1), ("attempt", 3), ("job.replay", 1), ("effect", 1)];
     assert_eq!(counted, HashMap::from(expected), "{found}");
     assert_eq!(lines[0], "accepted");
     assert!(found["story"].to_string().contains("the card was renewed"), "{found}");

@@ -1,7 +1,7 @@
 -- Times are microseconds since the Unix epoch. Ids grow with time: see `node.number` for how nodes share them.
 
 CREATE TABLE fact (name text PRIMARY KEY, value bigint NOT NULL);
-INSERT INTO fact (name, value) VALUES ('last_id', 0);
+INSERT INTO fact (name, value) VALUES ('last_id', 0), ('live_version', 0);
 
 -- The pepper; one row per key that something is sealed with (`key_…`: recognises it, and tells nothing of it); `all_sealed`
 -- where nothing is from before encryption.
@@ -276,16 +276,40 @@ CREATE TABLE delivery (
 ) PARTITION BY RANGE (event);
 CREATE TABLE delivery_rest PARTITION OF delivery DEFAULT;
 
+-- Who did what, from where and why. Each row is chained to the one before it by its hash; where the chain ends is kept apart,
+-- so that a tail that is missing is missed.
 CREATE TABLE audit (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id bigint PRIMARY KEY,
     at bigint NOT NULL,
     job bigint,
     actor text NOT NULL,
+    origin text NOT NULL,
     action text NOT NULL,
+    object text NOT NULL,
+    before text,
+    after text,
     reason text NOT NULL,
-    detail text NOT NULL
+    hash bytea NOT NULL
 );
 CREATE INDEX audit_job ON audit (job) WHERE job IS NOT NULL;
+CREATE TABLE audit_head (count bigint NOT NULL, hash bytea NOT NULL) WITH (fillfactor = 50);
+INSERT INTO audit_head (count, hash) VALUES (0, decode(repeat('00', 32), 'hex'));
+-- While a store is being moved in, what an earlier try has left may go: nobody is served from it yet.
+CREATE FUNCTION audit_is_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'TRUNCATE' AND EXISTS (SELECT 1 FROM fact WHERE name = 'moving') THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'the audit is only added to';
+END $$;
+CREATE TRIGGER audit_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON audit EXECUTE FUNCTION audit_is_kept();
+
+-- People with a token of their own, of which only the digest is kept.
+CREATE TABLE person (
+    name text COLLATE "C" PRIMARY KEY,
+    added_at bigint NOT NULL,
+    token bytea NOT NULL UNIQUE
+);
 
 -- What was ever accepted and expired is the sum of these rows. Each transaction adds one; many are folded into one.
 -- Appended and not updated: a counter that every commit updates slows down as soon as somebody holds an old snapshot.

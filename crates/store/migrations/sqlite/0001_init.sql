@@ -138,16 +138,32 @@ CREATE TABLE delivery (
     PRIMARY KEY (event, no)
 ) WITHOUT ROWID, STRICT;
 
+-- Who did what, from where and why. Each row is chained to the one before it by its hash; where the chain ends is a fact of
+-- its own (`audit_rows`, `audit_hash`), so that a tail that is missing is missed.
 CREATE TABLE audit (
     id INTEGER PRIMARY KEY,
     at INTEGER NOT NULL,
     actor TEXT NOT NULL,
+    origin TEXT NOT NULL,
     action TEXT NOT NULL,
+    object TEXT NOT NULL,
     job INTEGER,
+    before TEXT,
+    after TEXT,
     reason TEXT NOT NULL,
-    detail TEXT NOT NULL
+    hash BLOB NOT NULL
 ) STRICT;
 CREATE INDEX audit_job ON audit (job) WHERE job IS NOT NULL;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END;
+CREATE TRIGGER audit_is_not_removed BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END;
+INSERT INTO fact (name, value) VALUES ('audit_rows', 0), ('audit_hash', zeroblob(32)), ('live_version', 0);
+
+-- People with a token of their own, of which only the digest is kept.
+CREATE TABLE person (
+    name TEXT PRIMARY KEY,
+    added_at INTEGER NOT NULL,
+    token BLOB NOT NULL UNIQUE
+) WITHOUT ROWID, STRICT;
 
 -- Keys of events up to last_event, in sorted runs that are never changed, only dropped whole.
 CREATE TABLE key_run (

@@ -4,7 +4,7 @@ use super::batch::Family;
 use super::pool::Line;
 use super::rows::{self, READY, WAITING, text};
 use super::turns::Draft;
-use super::{Fault, Shared, lock, revive};
+use super::{Fault, Shared, audit, lock, revive};
 use crate::{Acceptance, Accepted, DELIVERIES_KEPT_MAX, Dedup, NewEvent, NewJob, Result, ReviveAsk, StoreError};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId};
@@ -340,18 +340,12 @@ async fn again_once(
     let mut revived = Vec::new();
     for (event, first) in revivals {
         for job in 1..=first.jobs {
-            let ask = ReviveAsk {
-                job: JobId::from_number(first.accepted.event.number() + job),
-                actor: "sender".into(),
-                reason: "the sender delivered it again (on_duplicate_of_dead: replay)".into(),
-                at: event.received_at,
-                version: None,
-                unknown: None,
-            };
-            let (_, again) = revive::revive(shared, line, &ask).await?;
+            let job = JobId::from_number(first.accepted.event.number() + job);
+            let (_, again) = revive::revive(shared, line, &ReviveAsk::of_sender(job, event.received_at)).await?;
             revived.extend(again);
         }
     }
+    audit::append(line, revived.iter().map(|again| &again.acted)).await?;
     line.commit().await?;
     for again in &revived {
         shared.lives_again(again);

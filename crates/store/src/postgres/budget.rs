@@ -1,8 +1,7 @@
 //! spend and grant: what entities have used of their retry budgets, on all nodes together. Times are those of the database.
 
 use super::pool::Line;
-use super::rows::text;
-use super::{Fault, Shared};
+use super::{Fault, Shared, audit};
 use crate::read::{BudgetFilter, BudgetRow};
 use crate::{GrantAsk, SpendAsk};
 use clinch_core::budget::{Account, Allowance, Spent};
@@ -49,15 +48,11 @@ pub(super) async fn grant(shared: &Shared, ask: &GrantAsk) -> Result<BudgetRow, 
     let before = open(&mut line, &ask.budget, ask.entity, now).await?;
     let account = before.grant(now, ask.allowance, ask.units);
     write(&mut line, &ask.budget, ask.entity, account, ask.allowance).await?;
-    let record = &ask.record;
-    line.query(
-        "INSERT INTO audit (at, actor, action, reason, detail) VALUES ($1, $2, 'budget grant', $3, $4)",
-        &[&record.at.as_micros(), &text(&record.actor), &text(&record.reason), &ask.detail()],
-    )
-    .await?;
+    let row = |account| BudgetRow { budget: ask.budget.clone(), entity: ask.entity, account, allowance: ask.allowance };
+    let acted = (ask.act(&row(before).at(now), &row(account)), ask.record.clone());
+    audit::append(&mut line, [&acted]).await?;
     line.commit().await?;
-    let account = Account { since: shared.skew.back_from_database(account.since), ..account };
-    Ok(BudgetRow { budget: ask.budget.clone(), entity: ask.entity, account, allowance: ask.allowance })
+    Ok(row(Account { since: shared.skew.back_from_database(account.since), ..account }))
 }
 
 async fn open(line: &mut Line, budget: &str, entity: EntityKey, now: Timestamp) -> Result<Account, Fault> {

@@ -5,15 +5,14 @@ use super::param::{self, Params};
 use super::rows::{
     DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, effect_status, reason_number, text,
 };
-use super::{Fault, migrate};
-use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::{BudgetRow, TokenRow};
+use super::{Fault, audit, migrate};
+use crate::moving::{CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::read::{AuditRow, BudgetRow, TokenRow, UserRow};
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use tokio_postgres::Client;
 
@@ -50,7 +49,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      budget, sender_token";
+                      budget, sender_token, person";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -76,15 +75,16 @@ impl Target {
         &mut self,
         boot: i64,
         versions: &[VersionPart],
-        tokens: &[TokenRow],
+        (tokens, users): (Vec<TokenRow>, Vec<UserRow>),
         secrets: &[(String, Vec<u8>)],
     ) -> Result<()> {
         let client = &self.client;
         together(client, async {
-            client.batch_execute(&format!("TRUNCATE {TABLES}; UPDATE bucket SET until = 0")).await?;
             for (name, value) in [(MOVING, boot), (MOVED_EVENT, 0), (MOVED_AUDIT, 0)] {
                 set_fact(client, name, value).await?;
             }
+            // After that: only while a store is moved in may an audit be emptied.
+            client.batch_execute(&format!("TRUNCATE {TABLES}; UPDATE bucket SET until = 0")).await?;
             write(client, "DELETE FROM secret WHERE name <> 'pepper'", &[]).await?;
             for (name, value) in secrets {
                 let keep = "INSERT INTO secret (name, value) VALUES ($1, $2)";
@@ -98,8 +98,9 @@ impl Target {
                 )
                 .await?;
             }
-            // What was revoked there is revoked here.
-            insert_tokens(client, tokens).await
+            // What was revoked there is revoked here, and who had a token there has it here.
+            insert_tokens(client, &tokens).await?;
+            insert_users(client, &users).await
         })
         .await
     }
@@ -114,11 +115,12 @@ impl Target {
         .await
     }
 
-    pub async fn take_audit(&mut self, parts: &[AuditPart]) -> Result<()> {
-        let (client, Some(last)) = (&self.client, parts.last()) else { return Ok(()) };
+    /// Rows as they are, with their hashes: the chain goes on here.
+    pub async fn take_audit(&mut self, rows: &[AuditRow]) -> Result<()> {
+        let (client, Some(last)) = (&self.client, rows.last()) else { return Ok(()) };
         together(client, async {
-            insert_audit(client, parts).await?;
-            set_fact(client, MOVED_AUDIT, last.id).await
+            write(client, audit::INSERT, &audit::Columns::of(rows).params()).await?;
+            set_fact(client, MOVED_AUDIT, last.no.cast_signed()).await
         })
         .await
     }
@@ -191,12 +193,12 @@ impl Target {
                 .batch_execute(
                     "DELETE FROM tally;
                      SELECT setval('fence', greatest((SELECT max(fence) FROM effect), 1));
-                     SELECT setval(pg_get_serial_sequence('version', 'id'), greatest((SELECT max(id) FROM version), 1));
-                     SELECT setval(pg_get_serial_sequence('audit', 'id'), greatest((SELECT max(id) FROM audit), 1));",
+                     SELECT setval(pg_get_serial_sequence('version', 'id'), greatest((SELECT max(id) FROM version), 1));",
                 )
                 .await?;
             client.batch_execute(LINE_UP).await?;
-            let Facts { last_id, accepted, created, expired, events_expired } = facts;
+            let Facts { last_id, accepted, created, expired, events_expired, audit } = facts;
+            write(client, audit::SET_HEAD, &[&audit.count.cast_signed(), &&audit.hash.as_bytes()[..]]).await?;
             let tally = "INSERT INTO tally (accepted, created, expired, events_expired) VALUES ($1, $2, $3, $4)";
             write(client, tally, &[accepted, created, expired, events_expired]).await?;
             set_fact(client, "last_id", *last_id).await
@@ -222,6 +224,7 @@ impl Target {
             ("calls", "count(*) FROM call"),
             ("retry budgets", "count(*) FROM budget"),
             ("sender tokens", "count(*) FROM sender_token"),
+            ("users", "count(*) FROM person"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;
             totals.push((kind, found.unwrap_or(0)));
@@ -551,20 +554,14 @@ async fn insert_tokens(client: &Client, tokens: &[TokenRow]) -> Sql<()> {
     .await
 }
 
-async fn insert_audit(client: &Client, parts: &[AuditPart]) -> Sql<()> {
-    let words = |of: fn(&AuditPart) -> &str| -> Vec<Cow<'_, str>> { parts.iter().map(|part| text(of(part))).collect() };
+async fn insert_users(client: &Client, users: &[UserRow]) -> Sql<()> {
     write(
         client,
-        "INSERT INTO audit (id, at, job, actor, action, reason, detail) OVERRIDING SYSTEM VALUE
-         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[])",
+        "INSERT INTO person (name, added_at, token) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[])",
         &[
-            &column(parts, |part| part.id),
-            &column(parts, |part| part.row.at.as_micros()),
-            &column(parts, |part| part.row.job.map(|job| job.number().cast_signed())),
-            &words(|part| &part.row.actor),
-            &words(|part| &part.row.action),
-            &words(|part| &part.row.reason),
-            &words(|part| &part.row.detail),
+            &column(users, |user| user.name.as_str()),
+            &column(users, |user| user.added_at.as_micros()),
+            &column(users, |user| &user.token.as_bytes()[..]),
         ],
     )
     .await

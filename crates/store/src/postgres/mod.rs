@@ -5,6 +5,7 @@
 //! settlement finds that its lease is over.
 
 mod accept;
+mod audit;
 mod batch;
 mod bucket;
 mod budget;
@@ -38,6 +39,7 @@ mod skew;
 mod span;
 mod token;
 mod turns;
+mod user;
 mod verify;
 mod wake;
 
@@ -49,12 +51,14 @@ use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
 use batch::Batcher;
+use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
+use clinch_core::user::{TokenDigest, UserName};
 use ledger::{Conclusions, Intents};
 use link::Link;
 use node::Identity;
@@ -282,6 +286,7 @@ impl Shared {
         let mut line = self.hands.line().await?;
         line.begin().await?;
         let (revived, again) = revive::revive(self, &mut line, ask).await?;
+        audit::append(&mut line, again.as_ref().map(|again| &again.acted)).await?;
         line.commit().await?;
         if let Some(again) = again {
             self.lives_again(&again);
@@ -298,10 +303,12 @@ impl Shared {
     async fn activate(&self, hash: [u8; 32], files: &str, at: Timestamp) -> std::result::Result<VersionId, Fault> {
         let mut line: Line = self.hands.line().await?;
         // Asked first: a number that is taken and not used leaves a gap.
-        for _ in 0..2 {
+        for _ in 0..3 {
             let known = line.query("SELECT id FROM version WHERE hash = $1", &[&&hash[..]]).await?;
             if let Some(row) = known.first() {
-                return Ok(VersionId(row.try_get(0)?));
+                let version = VersionId(row.try_get(0)?);
+                live(&mut line, version, &hash, at).await?;
+                return Ok(version);
             }
             line.query(
                 "INSERT INTO version (hash, files, at) VALUES ($1, $2, $3) ON CONFLICT (hash) DO NOTHING",
@@ -309,9 +316,21 @@ impl Shared {
             )
             .await?;
         }
-        let row = line.query("SELECT id FROM version WHERE hash = $1", &[&&hash[..]]).await?;
-        row.first().map_or(Err(Fault::Silent), |row| Ok(VersionId(row.try_get(0)?)))
+        // It was made, or found to be there: who removes one does it behind our back.
+        Err(Fault::Silent)
     }
+}
+
+/// From here on this version is live; on record if it was another.
+async fn live(line: &mut Line, version: VersionId, hash: &[u8; 32], at: Timestamp) -> std::result::Result<(), Fault> {
+    line.begin().await?;
+    let before = line.query("SELECT value FROM fact WHERE name = 'live_version' FOR UPDATE", &[]).await?;
+    let before: i64 = before.first().map_or(Ok(0), |row| row.try_get(0))?;
+    if before != version.0 {
+        line.query("UPDATE fact SET value = $1 WHERE name = 'live_version'", &[&version.0]).await?;
+        audit::append(line, [&acts::activate(before, version, hash, at)]).await?;
+    }
+    line.commit().await
 }
 
 /// How many unfinished jobs run each version: as it was at the last look, and what this node did since.
@@ -496,6 +515,21 @@ impl Store for PostgresStore {
         self.shared.done(began, token::revoke(&self.shared, token, &record).await)
     }
 
+    async fn add_user(&self, user: NewUser, record: Record) -> Result<UserAdded> {
+        let began = Instant::now();
+        self.shared.done(began, user::add(&self.shared, &user, &record).await)
+    }
+
+    async fn remove_user(&self, name: UserName, record: Record) -> Result<bool> {
+        let began = Instant::now();
+        self.shared.done(began, user::remove(&self.shared, &name, &record).await)
+    }
+
+    async fn note(&self, act: Act, record: Record) -> Result<()> {
+        let began = Instant::now();
+        self.shared.done(began, audit::note(&self.shared, act, record).await)
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         let began = Instant::now();
         self.shared.done(began, self.shared.activate(hash, &files, at).await)
@@ -638,8 +672,20 @@ impl Read for PostgresStore {
         read::version_files(&self.shared.eyes, version).await.map_err(unread)
     }
 
-    async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>> {
-        read::audit(&self.shared.eyes, limit).await.map_err(unread)
+    async fn audit(&self, filter: AuditFilter) -> Result<Vec<AuditRow>> {
+        audit::find(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn inspect(&self, noted: Option<Digest>) -> Result<Inspected> {
+        audit::inspect(&self.shared.eyes, noted).await.map_err(unread)
+    }
+
+    async fn users(&self) -> Result<Vec<UserRow>> {
+        user::all(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>> {
+        user::of_token(&self.shared.eyes, &token).await.map_err(unread)
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {

@@ -1,7 +1,7 @@
 //! The questions, asked on lines of their own: a long list never keeps a verb waiting.
 
 use super::pool::Pool;
-use super::{Fault, lanes, late, rows};
+use super::{Fault, audit, lanes, late, rows};
 use crate::VersionId;
 use crate::read::*;
 use crate::seal::Sealer;
@@ -31,7 +31,7 @@ pub(super) async fn job(eyes: &Arc<Pool>, sealer: &Sealer, id: JobId) -> Answer<
         line.commit().await?;
         return Ok(None);
     };
-    let audit = line.query(&format!("{} WHERE job = $1 ORDER BY id", rows::AUDIT_ROW), &[&job]).await?;
+    let audit = audit::of_job(&mut line, job).await?;
     let (priority, behind) = lanes::place(&mut line, job).await?;
     let mut effects = rows::effects(&mut line, &[job]).await?.remove(&id).unwrap_or_default();
     // An answer that does not open is shown as none; the job's next attempt says why.
@@ -46,7 +46,7 @@ pub(super) async fn job(eyes: &Arc<Pool>, sealer: &Sealer, id: JobId) -> Answer<
         effects,
         late,
         deliveries: rows::deliveries(&mut line, event).await?,
-        audit: audit.iter().map(rows::audit_row).collect::<Result<_, _>>()?,
+        audit,
         answer_status: u16::try_from(told.try_get::<_, i32>(0)?).unwrap_or_default(),
         key_until: if told.try_get(2)? { Some(rows::time(told, 1)?) } else { None },
         payload: sealer.open_payload(row.event, told.try_get(3)?),
@@ -169,12 +169,6 @@ pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp) -> Answer<Late
 pub(super) async fn version_files(eyes: &Arc<Pool>, version: VersionId) -> Answer<Option<String>> {
     let found = eyes.ask("SELECT files FROM version WHERE id = $1", &[&version.0]).await?;
     Ok(found.first().map(|row| row.try_get(0)).transpose()?)
-}
-
-pub(super) async fn audit(eyes: &Arc<Pool>, limit: usize) -> Answer<Vec<AuditRow>> {
-    let sql = format!("{} ORDER BY id DESC LIMIT $1", rows::AUDIT_ROW);
-    let found = eyes.ask(&sql, &[&(limit.min(LIST_ROWS_MAX) as i64)]).await?;
-    Ok(found.iter().map(rows::audit_row).collect::<Result<_, _>>()?)
 }
 
 /// Counts that were asked for a moment ago are told again.

@@ -1,7 +1,7 @@
 //! resolve: a person's word on an effect of unknown outcome, on record.
 
 use super::rows::{self, DONE, NOT_DONE, text};
-use super::{Fault, Shared};
+use super::{Fault, Shared, audit};
 use crate::resolve::decide;
 use crate::{Resolution, ResolveAsk, Resolved};
 
@@ -43,12 +43,7 @@ pub(super) async fn resolve(shared: &Shared, ask: &ResolveAsk) -> Result<Resolve
                 &[&job, &text(&ask.effect.step), &state, &ask.record.at.as_micros()],
             )
             .await?;
-            let (record, detail) = (&ask.record, ask.detail());
-            line.query(
-                "INSERT INTO audit (at, actor, action, job, reason, detail) VALUES ($1, $2, 'resolve', $3, $4, $5)",
-                &[&record.at.as_micros(), &text(&record.actor), &job, &text(&record.reason), &text(&detail)],
-            )
-            .await?;
+            audit::append(&mut line, [&(ask.act(), ask.record.clone())]).await?;
             Resolved::Resolved(standing)
         }
     };

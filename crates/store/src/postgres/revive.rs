@@ -1,9 +1,9 @@
 //! revive: a dead letter runs again, under the same keys, on record.
 
 use super::pool::Line;
-use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, UNKNOWN, reason_number, text};
+use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, UNKNOWN, reason_number};
 use super::{Fault, Shared, lanes};
-use crate::{ReviveAsk, Revived, UnknownRuling, VersionId};
+use crate::{Act, Record, ReviveAsk, Revived, UnknownRuling, VersionId};
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::job::Word;
@@ -15,9 +15,11 @@ pub(super) struct Again {
     pub queue: Arc<str>,
     pub version: VersionId,
     pub run_at: Timestamp,
+    /// For the audit.
+    pub acted: (Act, Record),
 }
 
-/// Within the transaction of the caller, who lets others know after the commit.
+/// Within the transaction of the caller, who puts it on record before the commit and lets others know after it.
 pub(super) async fn revive(
     shared: &Shared,
     line: &mut Line,
@@ -36,9 +38,9 @@ pub(super) async fn revive(
     let Some(row) = rows.first().map(|row| rows::job_row(row, &shared.sealer)).transpose()? else {
         return Ok((Revived::NotFound, None));
     };
-    let Some(reason) = row.reason.filter(|_| row.word == Word::Dead) else {
+    if row.word != Word::Dead {
         return Ok((Revived::NotDead { state: row.word }, None));
-    };
+    }
     let effects = rows::effects(line, &[job]).await?.remove(&ask.job).unwrap_or_default();
     let unclear: Vec<_> =
         effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
@@ -54,7 +56,7 @@ pub(super) async fn revive(
                 first_intended_at, $5::bigint, sends, fence
          FROM (SELECT DISTINCT ON (name) * FROM effect WHERE job = $1 ORDER BY name, no DESC) AS last
          WHERE state = $6::smallint",
-        &[&job, &lost_answer, &UNKNOWN, &NOT_DONE, &ask.at.as_micros(), &GIVEN_UP],
+        &[&job, &lost_answer, &UNKNOWN, &NOT_DONE, &ask.record.at.as_micros(), &GIVEN_UP],
     )
     .await?;
     if let Some(ruling) = ask.unknown {
@@ -67,13 +69,13 @@ pub(super) async fn revive(
              SELECT job, name, no + 1, class, $2::smallint, first_intended_at, $3::bigint, sends, fence
              FROM (SELECT DISTINCT ON (name) * FROM effect WHERE job = $1 ORDER BY name, no DESC) AS last
              WHERE state IN (0, 3)",
-            &[&job, &state, &ask.at.as_micros()],
+            &[&job, &state, &ask.record.at.as_micros()],
         )
         .await?;
     }
     let version = ask.version.unwrap_or(row.version);
     let replays = row.replays + 1;
-    let run_at = shared.skew.to_database(ask.at).as_micros();
+    let run_at = shared.skew.to_database(ask.record.at).as_micros();
     line.query(
         "WITH dead AS (DELETE FROM job WHERE slot = 0 AND id = $1 AND state = $5 RETURNING *)
          INSERT INTO job (id, event, version, received_at, run_at, lane, turn, pos, fence, failures, attempts, replays, state,
@@ -85,16 +87,6 @@ pub(super) async fn revive(
     )
     .await?;
     lanes::revive(line, job, run_at).await?;
-    let ruling = match ask.unknown {
-        None => "",
-        Some(UnknownRuling::Resend) => "; unknown effects are sent again",
-        Some(UnknownRuling::Skip) => "; unknown effects are taken as done",
-    };
-    let detail = format!("replay {replays} of a dead letter ({reason}){ruling}");
-    line.query(
-        "INSERT INTO audit (at, actor, action, job, reason, detail) VALUES ($1, $2, 'replay', $3, $4, $5)",
-        &[&ask.at.as_micros(), &text(&ask.actor), &job, &text(&ask.reason), &detail],
-    )
-    .await?;
-    Ok((Revived::Revived { replays }, Some(Again { queue: row.queue, version, run_at: ask.at })))
+    let acted = (ask.act(&row, version), ask.record.clone());
+    Ok((Revived::Revived { replays }, Some(Again { queue: row.queue, version, run_at: ask.record.at, acted })))
 }

@@ -366,9 +366,7 @@ mod tests {
                                     1 => {
                                         let ask = ReviveAsk {
                                             job,
-                                            actor: "test".into(),
-                                            reason: "again".into(),
-                                            at: now(),
+                                            record: clinch_core::audit::Who::clinch("test").record("again", now()),
                                             version: None,
                                             unknown: None,
                                         };

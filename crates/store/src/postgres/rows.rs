@@ -3,7 +3,7 @@
 use super::Fault;
 use super::pool::Line;
 use crate::VersionId;
-use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+use crate::read::{AttemptRow, DeliveryRow, JobRow};
 use crate::seal::{SealedAttempt, Sealer};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
@@ -32,7 +32,7 @@ pub(super) const NOT_DONE: i16 = 2;
 pub(super) const UNKNOWN: i16 = 3;
 pub(super) const GIVEN_UP: i16 = 4;
 
-type Read<T> = Result<T, tokio_postgres::Error>;
+pub(super) type Read<T> = Result<T, tokio_postgres::Error>;
 
 /// The one character that a text of PostgreSQL cannot hold is replaced: a strange error of a target must not keep the
 /// attempt that it ended from being written down.
@@ -237,17 +237,4 @@ pub(super) async fn deliveries(line: &mut Line, event: i64) -> Result<Vec<Delive
         Ok(DeliveryRow { at: time(row, 0)?, conflict: row.try_get::<_, i16>(1)? == 1, times: big_count(row, 2)? })
     };
     Ok(rows.iter().map(delivery).collect::<Read<_>>()?)
-}
-
-pub(super) const AUDIT_ROW: &str = "SELECT at, actor, action, job, reason, detail FROM audit ";
-
-pub(super) fn audit_row(row: &Row) -> Read<AuditRow> {
-    Ok(AuditRow {
-        at: time(row, 0)?,
-        actor: row.try_get(1)?,
-        action: row.try_get(2)?,
-        job: row.try_get::<_, Option<i64>>(3)?.map(|id| JobId::from_number(id.cast_unsigned())),
-        reason: row.try_get(4)?,
-        detail: row.try_get(5)?,
-    })
 }

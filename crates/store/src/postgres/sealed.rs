@@ -4,8 +4,8 @@
 //! who comes tells which keys it has, must know all that were ever written with, and writes with one that all others have.
 
 use super::pool::Line;
-use super::rows::{self, text};
-use super::{Fault, Shared, lock};
+use super::rows;
+use super::{Fault, Shared, audit, lock};
 use crate::read::{Contents, KeyUse};
 use crate::seal::{self, Part, Sealer, result_place};
 use crate::{ForgetAsk, Forgotten, Resealed, StoreError};
@@ -319,9 +319,7 @@ async fn forget_once(shared: &Shared, ask: &ForgetAsk) -> Result<Forgotten, Faul
         (told.unfinished, told.running) = (rows::big_count(row, 0)?, rows::big_count(row, 1)?);
     }
     if told.events > 0 {
-        let sql = "INSERT INTO audit (at, actor, action, reason, detail) VALUES ($1, $2, 'forget', $3, $4)";
-        let detail = ask.detail(&told);
-        line.query(sql, &[&ask.at.as_micros(), &text(&ask.actor), &text(&ask.reason), &text(&detail)]).await?;
+        audit::append(&mut line, [&(ask.act(&told), ask.record.clone())]).await?;
     }
     line.commit().await?;
     Ok(told)

@@ -1,10 +1,9 @@
 //! Tokens of senders: made and revoked, on record.
 
-use super::pool::{Line, Pool};
-use super::rows::text;
-use super::{Fault, Shared};
+use super::pool::Pool;
+use super::{Fault, Shared, audit};
 use crate::read::TokenRow;
-use crate::{Issued, Record, Revocation, TOKEN_KEPT, TOKENS_MAX};
+use crate::{Issued, Record, Revocation, TOKEN_KEPT, TOKENS_MAX, acts};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ pub(super) async fn issue(shared: &Shared, token: &Sender, record: &Record) -> R
         ],
     )
     .await?;
-    note(&mut line, "token new", token.token, record, token.name.as_str()).await?;
+    audit::append(&mut line, [&(acts::issue(token), record.clone())]).await?;
     line.commit().await?;
     Ok(Issued::Issued)
 }
@@ -52,22 +51,12 @@ pub(super) async fn revoke(shared: &Shared, id: TokenId, record: &Record) -> Res
                 &[&id.to_string(), &record.at.as_micros()],
             )
             .await?;
-            note(&mut line, "token revoke", id, record, sender).await?;
+            audit::append(&mut line, [&(acts::revoke(id, sender), record.clone())]).await?;
             Revocation::Revoked
         }
     };
     line.commit().await?;
     Ok(revocation)
-}
-
-async fn note(line: &mut Line, action: &str, id: TokenId, record: &Record, sender: &str) -> Result<(), Fault> {
-    let detail = format!("{id} of sender {sender}");
-    line.query(
-        "INSERT INTO audit (at, actor, action, reason, detail) VALUES ($1, $2, $3, $4, $5)",
-        &[&record.at.as_micros(), &text(&record.actor), &action, &text(&record.reason), &detail],
-    )
-    .await?;
-    Ok(())
 }
 
 /// A bounded number of those whose time is over, and with it the need to remember that they were revoked.

@@ -1,5 +1,6 @@
 //! The accounting of P5 and the ledger's own rules, proved from the database alone.
 
+use super::audit::{self, Walk};
 use super::link::Link;
 use super::migrate;
 use super::param::{self, Params};
@@ -98,6 +99,13 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
     if unheld > 0 {
         report.problems.push(format!("{unheld} keys are not held by the event that they were accepted with"));
     }
+    let head = audit::head(&param::ask(client, audit::HEAD, &[]).await?)?;
+    let mut walk = Walk::new(head, None);
+    while let Some(after) = walk.goes_on_after() {
+        walk.look(&param::ask(client, &audit::part(), &[&after]).await?)?;
+    }
+    report.audit_rows = head.count;
+    report.problems.extend(walk.inspected().broken.map(|broken| broken.to_string()));
     client.batch_execute("COMMIT").await?;
     Ok(report)
 }

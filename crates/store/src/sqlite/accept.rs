@@ -68,15 +68,8 @@ fn again(batch: &mut Batch<'_>, new: &NewEvent, dedup: &Dedup, first: First) -> 
     }
     if dedup.on_duplicate_of_dead == OnDuplicateOfDead::Replay && !first.fresh {
         for job in 1..=first.jobs {
-            let ask = ReviveAsk {
-                job: JobId::from_number(first.accepted.event.number() + job),
-                actor: "sender".into(),
-                reason: "the sender delivered it again (on_duplicate_of_dead: replay)".into(),
-                at: new.received_at,
-                version: None,
-                unknown: None,
-            };
-            revive::revive(batch, &ask)?;
+            let job = JobId::from_number(first.accepted.event.number() + job);
+            revive::revive(batch, &ReviveAsk::of_sender(job, new.received_at))?;
         }
     }
     Ok(if conflict { Acceptance::Kept(first.accepted) } else { Acceptance::Duplicate(first.accepted) })

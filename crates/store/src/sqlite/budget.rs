@@ -1,5 +1,6 @@
 //! spend and grant: what entities have used of their retry budgets.
 
+use super::audit;
 use super::writer::Batch;
 use crate::read::{BudgetFilter, BudgetRow};
 use crate::{GrantAsk, SpendAsk};
@@ -25,17 +26,9 @@ pub(super) fn grant(batch: &Batch<'_>, ask: &GrantAsk) -> rusqlite::Result<Budge
     let before = account(batch, &ask.budget, ask.entity)?.unwrap_or(Account::new(ask.record.at));
     let account = before.grant(ask.record.at, ask.allowance, ask.units);
     write(batch, &ask.budget, ask.entity, account, ask.allowance)?;
-    batch
-        .conn
-        .prepare_cached("INSERT INTO audit (at, actor, action, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![
-            ask.record.at.as_micros(),
-            ask.record.actor,
-            "budget grant",
-            ask.record.reason,
-            ask.detail()
-        ])?;
-    Ok(BudgetRow { budget: ask.budget.clone(), entity: ask.entity, account, allowance: ask.allowance })
+    let row = |account| BudgetRow { budget: ask.budget.clone(), entity: ask.entity, account, allowance: ask.allowance };
+    audit::append(batch, &ask.act(&row(before).at(ask.record.at), &row(account)), &ask.record)?;
+    Ok(row(account))
 }
 
 fn account(batch: &Batch<'_>, budget: &str, entity: EntityKey) -> rusqlite::Result<Option<Account>> {

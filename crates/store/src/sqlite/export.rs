@@ -2,9 +2,9 @@
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use super::{budget, late, token};
-use crate::moving::{AuditPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::{BudgetRow, TokenRow};
+use super::{audit, budget, late, token, user};
+use crate::moving::{CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::read::{AuditRow, BudgetRow, TokenRow, UserRow};
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
 use clinch_core::effect::EffectState;
@@ -79,6 +79,7 @@ impl Source {
             created: fact("created")?,
             expired: fact("expired")?,
             events_expired: fact("events_expired")?,
+            audit: audit::head(&self.conn).map_err(damaged)?,
         })
     }
 
@@ -92,6 +93,10 @@ impl Source {
 
     pub fn tokens(&self) -> Result<Vec<TokenRow>> {
         token::all(&self.conn).map_err(damaged)
+    }
+
+    pub fn users(&self) -> Result<Vec<UserRow>> {
+        user::all(&self.conn).map_err(damaged)
     }
 
     /// What it knows of its keys.
@@ -198,10 +203,8 @@ impl Source {
         })
     }
 
-    pub fn next_audit(&self, after: i64, rows_max: usize) -> Result<Vec<AuditPart>> {
-        let part = |row: &Row<'_>| Ok(AuditPart { id: row.get(6)?, row: rows::audit_row(row)? });
-        let sql = "SELECT at, actor, action, job, reason, detail, id FROM audit WHERE id > ?1 ORDER BY id LIMIT ?2";
-        self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
+    pub fn next_audit(&self, after: i64, rows_max: usize) -> Result<Vec<AuditRow>> {
+        audit::next(&self.conn, after.cast_unsigned(), rows_max).map_err(damaged)
     }
 
     pub fn next_once(&self, after: &[u8], rows_max: usize) -> Result<Vec<OncePart>> {
@@ -254,6 +257,7 @@ impl Source {
             ("calls", count("call")?),
             ("retry budgets", count("budget")?),
             ("sender tokens", count("sender_token")?),
+            ("users", count("person")?),
         ])
     }
 

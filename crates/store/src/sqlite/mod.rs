@@ -1,6 +1,7 @@
 //! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
 
 mod accept;
+mod audit;
 mod budget;
 mod call;
 mod effects;
@@ -20,6 +21,7 @@ mod rows;
 mod sealed;
 mod settle;
 mod token;
+mod user;
 mod verify;
 mod writer;
 
@@ -31,11 +33,13 @@ use crate::read::*;
 use crate::seal::Sealer;
 use crate::*;
 use async_trait::async_trait;
+use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::job::Fence;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::user::{TokenDigest, UserName};
 use memory::{Live, Memory, Phase};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
@@ -430,6 +434,18 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| token::revoke(batch, token, &record)).await
     }
 
+    async fn add_user(&self, user: NewUser, record: Record) -> Result<UserAdded> {
+        self.shared.write(move |batch| user::add(batch, &user, &record)).await
+    }
+
+    async fn remove_user(&self, name: UserName, record: Record) -> Result<bool> {
+        self.shared.write(move |batch| user::remove(batch, &name, &record)).await
+    }
+
+    async fn note(&self, act: Act, record: Record) -> Result<()> {
+        self.shared.write(move |batch| audit::append(batch, &act, &record)).await
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         self.shared
             .write(move |batch| {
@@ -437,7 +453,15 @@ impl Store for SqliteStore {
                     "INSERT INTO version (hash, files, at) VALUES (?1, ?2, ?3) ON CONFLICT (hash) DO NOTHING",
                     params![hash, files, at.as_micros()],
                 )?;
-                batch.conn.query_row("SELECT id FROM version WHERE hash = ?1", [hash], |row| row.get(0)).map(VersionId)
+                let id = "SELECT id FROM version WHERE hash = ?1";
+                let version = batch.conn.query_row(id, [hash], |row| row.get(0)).map(VersionId)?;
+                let before = rows::fact(batch.conn, "live_version")?;
+                if before != version.0 {
+                    batch.conn.execute("UPDATE fact SET value = ?1 WHERE name = 'live_version'", [version.0])?;
+                    let (act, record) = acts::activate(before, version, &hash, at);
+                    audit::append(batch, &act, &record)?;
+                }
+                Ok(version)
             })
             .await
     }
@@ -578,8 +602,20 @@ impl Read for SqliteStore {
         read::version_files(&self.readers, version).await
     }
 
-    async fn audit(&self, limit: usize) -> Result<Vec<AuditRow>> {
-        read::audit(&self.readers, limit).await
+    async fn audit(&self, filter: AuditFilter) -> Result<Vec<AuditRow>> {
+        self.readers.ask(move |conn| audit::find(conn, &filter)).await
+    }
+
+    async fn inspect(&self, noted: Option<Digest>) -> Result<Inspected> {
+        self.readers.ask(move |conn| audit::inspect(conn, noted)).await
+    }
+
+    async fn users(&self) -> Result<Vec<UserRow>> {
+        self.readers.ask(user::all).await
+    }
+
+    async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>> {
+        self.readers.ask(move |conn| user::of_token(conn, &token)).await
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {

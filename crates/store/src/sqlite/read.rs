@@ -2,7 +2,7 @@
 
 use super::memory::Phase;
 use super::writer::{Shared, lock};
-use super::{Readers, late, rows};
+use super::{Readers, audit, late, rows};
 use crate::read::*;
 use crate::seal::Sealer;
 use crate::{Result, StoreError, VersionId};
@@ -36,10 +36,7 @@ fn story(conn: &Connection, sealer: &Sealer, id: JobId) -> rusqlite::Result<Opti
     )?;
     let priority =
         conn.query_row("SELECT priority FROM job WHERE id = ?1", [id.number().cast_signed()], |row| row.get(0))?;
-    let audit = conn
-        .prepare_cached(&format!("{} WHERE job = ?1 ORDER BY id", rows::AUDIT_ROW))?
-        .query_map([id.number().cast_signed()], rows::audit_row)?
-        .collect::<rusqlite::Result<_>>()?;
+    let audit = audit::of_job(conn, id)?;
     let mut effects = rows::effects(conn, id)?;
     // An answer that does not open is shown as none; the job's next attempt says why.
     let _ = sealer.open_effects(id, &mut effects);
@@ -247,16 +244,6 @@ pub(super) async fn version_files(readers: &Readers, version: VersionId) -> Resu
     readers
         .ask(move |conn| {
             conn.query_row("SELECT files FROM version WHERE id = ?1", [version.0], |row| row.get(0)).optional()
-        })
-        .await
-}
-
-pub(super) async fn audit(readers: &Readers, limit: usize) -> Result<Vec<AuditRow>> {
-    readers
-        .ask(move |conn| {
-            conn.prepare_cached(&format!("{} ORDER BY id DESC LIMIT ?1", rows::AUDIT_ROW))?
-                .query_map([limit.min(LIST_ROWS_MAX) as i64], rows::audit_row)?
-                .collect()
         })
         .await
 }

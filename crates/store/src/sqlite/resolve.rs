@@ -1,8 +1,8 @@
 //! resolve: a person's word on an effect of unknown outcome, on record.
 
-use super::late;
 use super::rows::{self, DONE, NOT_DONE, UNKNOWN};
 use super::writer::{Batch, lock};
+use super::{audit, late};
 use crate::resolve::decide;
 use crate::{Resolution, ResolveAsk, Resolved};
 use clinch_core::job::Word;
@@ -34,10 +34,7 @@ pub(super) fn resolve(batch: &Batch<'_>, ask: &ResolveAsk) -> rusqlite::Result<R
          WHERE job = ?1 AND name = ?2 AND state = ?7",
         params![job.number().cast_signed(), ask.effect.step, state, at, status, body, UNKNOWN],
     )?;
-    batch.conn.execute(
-        "INSERT INTO audit (at, actor, action, job, reason, detail) VALUES (?1, ?2, 'resolve', ?3, ?4, ?5)",
-        params![at, ask.record.actor, job.number().cast_signed(), ask.record.reason, ask.detail()],
-    )?;
+    audit::append(batch, &ask.act(), &ask.record)?;
     Ok(Resolved::Resolved(standing))
 }
 

@@ -1,5 +1,6 @@
 //! revive: a dead letter runs again, under the same keys, on record.
 
+use super::audit;
 use super::memory::{Live, Phase, Settled};
 use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, OPEN, READY, UNKNOWN, reason_number};
 use super::writer::Batch;
@@ -43,7 +44,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             reason_number(Reason::UnknownOutcome),
             UNKNOWN,
             NOT_DONE,
-            ask.at.as_micros(),
+            ask.record.at.as_micros(),
             GIVEN_UP
         ])?;
     if let Some(ruling) = ask.unknown {
@@ -53,7 +54,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
         };
         batch.conn.execute(
             "UPDATE effect SET state = ?2, changed_at = ?3 WHERE job = ?1 AND state IN (?4, ?5)",
-            params![job, state, ask.at.as_micros(), OPEN, UNKNOWN],
+            params![job, state, ask.record.at.as_micros(), OPEN, UNKNOWN],
         )?;
     }
     let place = batch
@@ -69,24 +70,8 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
                  first_attempt_at = NULL, ended_at = NULL, reason = NULL
              WHERE id = ?1 AND state = ?6",
         )?
-        .execute(params![job, READY, ask.at.as_micros(), replays, version.0, DEAD])?;
-    let ruling = match ask.unknown {
-        None => "",
-        Some(UnknownRuling::Resend) => "; unknown effects are sent again",
-        Some(UnknownRuling::Skip) => "; unknown effects are taken as done",
-    };
-    batch
-        .conn
-        .prepare_cached(
-            "INSERT INTO audit (at, actor, action, job, reason, detail) VALUES (?1, ?2, 'replay', ?3, ?4, ?5)",
-        )?
-        .execute(params![
-            ask.at.as_micros(),
-            ask.actor,
-            job,
-            ask.reason,
-            format!("replay {replays} of a dead letter ({reason}){ruling}"),
-        ])?;
+        .execute(params![job, READY, ask.record.at.as_micros(), replays, version.0, DEAD])?;
+    audit::append(batch, &ask.act(&row, version), &ask.record)?;
     // A start looks only at jobs from `live_from` on: an older one that lives again must move it back.
     batch.conn.prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value > ?1")?.execute([job])?;
     batch.changes.push(Settled::Revived {
@@ -103,7 +88,7 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             attempts: row.attempts,
             replays,
             first_attempt_at: None,
-            phase: Phase::Ready { run_at: ask.at, waits: None },
+            phase: Phase::Ready { run_at: ask.record.at, waits: None },
             payload: None,
             has_effects: true,
         },

@@ -1,7 +1,7 @@
 //! How rows are spelt, in both directions.
 
 use super::queue::Place;
-use crate::read::{AttemptRow, AuditRow, DeliveryRow, JobRow};
+use crate::read::{AttemptRow, DeliveryRow, JobRow};
 use crate::seal::{SealedAttempt, Sealer};
 use crate::{Kept, VersionId};
 use clinch_core::death::Reason;
@@ -255,19 +255,6 @@ pub(super) fn deliveries(conn: &Connection, event: EventId) -> rusqlite::Result<
             })
         })?
         .collect()
-}
-
-pub(super) const AUDIT_ROW: &str = "SELECT at, actor, action, job, reason, detail FROM audit ";
-
-pub(super) fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditRow> {
-    Ok(AuditRow {
-        at: time(row, 0)?,
-        actor: row.get(1)?,
-        action: row.get(2)?,
-        job: row.get::<_, Option<i64>>(3)?.map(|id| JobId::from_number(id.cast_unsigned())),
-        reason: row.get(4)?,
-        detail: row.get(5)?,
-    })
 }
 
 pub(super) fn fact(conn: &Connection, name: &str) -> rusqlite::Result<i64> {

@@ -1,8 +1,8 @@
 //! All that is sealed: walked over, counted, sealed again, erased. And the keys that the store knows.
 
 use super::memory::Settled;
-use super::open_error;
 use super::writer::{Batch, lock};
+use super::{audit, open_error};
 use crate::read::{Contents, KeyUse};
 use crate::seal::{self, Part, Sealer, result_place};
 use crate::{ForgetAsk, Forgotten, Result};
@@ -263,10 +263,7 @@ pub(super) fn forget(batch: &mut Batch<'_>, ask: &ForgetAsk) -> rusqlite::Result
     let erased = erased?;
     if erased.events > 0 {
         batch.shared.cut_log();
-        batch.conn.execute(
-            "INSERT INTO audit (at, actor, action, reason, detail) VALUES (?1, ?2, 'forget', ?3, ?4)",
-            params![ask.at.as_micros(), ask.actor, ask.reason, ask.detail(&erased)],
-        )?;
+        audit::append(batch, &ask.act(&erased), &ask.record)?;
     }
     Ok(erased)
 }

@@ -1,8 +1,9 @@
 //! Tokens of senders: made and revoked, on record.
 
+use super::audit;
 use super::writer::Batch;
 use crate::read::TokenRow;
-use crate::{Issued, Record, Revocation, TOKEN_KEPT, TOKENS_MAX};
+use crate::{Issued, Record, Revocation, TOKEN_KEPT, TOKENS_MAX, acts};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -21,7 +22,7 @@ pub(super) fn issue(batch: &mut Batch<'_>, token: &Sender, record: &Record) -> r
             token.issued_at.as_micros(),
             token.expires_at.map(Timestamp::as_micros)
         ])?;
-    note(batch, "token new", &token.token, record, token.name.as_str())?;
+    audit::append(batch, &acts::issue(token), record)?;
     Ok(Issued::Issued)
 }
 
@@ -39,24 +40,10 @@ pub(super) fn revoke(batch: &mut Batch<'_>, id: TokenId, record: &Record) -> rus
                 .conn
                 .prepare_cached("UPDATE sender_token SET revoked_at = ?2 WHERE id = ?1")?
                 .execute(params![id.to_string(), record.at.as_micros()])?;
-            note(batch, "token revoke", &id, record, &sender)?;
+            audit::append(batch, &acts::revoke(id, &sender), record)?;
             Ok(Revocation::Revoked)
         }
     }
-}
-
-fn note(batch: &Batch<'_>, action: &str, id: &TokenId, record: &Record, sender: &str) -> rusqlite::Result<()> {
-    batch
-        .conn
-        .prepare_cached("INSERT INTO audit (at, actor, action, reason, detail) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![
-            record.at.as_micros(),
-            record.actor,
-            action,
-            record.reason,
-            format!("{id} of sender {sender}")
-        ])?;
-    Ok(())
 }
 
 /// A bounded number of those whose time is over, and with it the need to remember that they were revoked.

@@ -1,5 +1,6 @@
 //! The accounting of P5 and the ledger's own rules, proved from the file alone.
 
+use super::audit;
 use super::rows::{self, DEAD, NOOP, READY, SUCCESS};
 use crate::verify::Report;
 use crate::{Result, StoreError};
@@ -70,6 +71,9 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
     if twice > 0 {
         report.problems.push(format!("{twice} keys are held by more than one event"));
     }
+    let audit = audit::inspect(conn, None)?;
+    report.audit_rows = audit.head.count;
+    report.problems.extend(audit.broken.map(|broken| broken.to_string()));
     conn.execute_batch("COMMIT")?;
     Ok(report)
 }

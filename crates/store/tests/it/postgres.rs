@@ -122,6 +122,15 @@ impl Engine for Postgres {
         self.client().await.query_one(sql, &[&id.cast_signed()]).await.expect("found").get(0)
     }
 
+    async fn forge(&self, sql: &str) {
+        self.run(&format!("SET session_replication_role = replica; {sql}")).await;
+    }
+
+    async fn refusal(&self, sql: &str) -> String {
+        let refused = self.client().await.batch_execute(sql).await.expect_err("refused");
+        refused.as_db_error().expect("by the server").message().to_string()
+    }
+
     async fn meddle(&self, sql: &str, id: u64, value: &[u8]) {
         let changed = self.client().await.execute(sql, &[&id.cast_signed(), &value]).await;
         assert_eq!(changed.expect("changed"), 1);

@@ -64,6 +64,15 @@ impl Engine for Sqlite {
         self.file().query_row(sql, [id.cast_signed()], |row| row.get(0)).expect("found")
     }
 
+    async fn forge(&self, sql: &str) {
+        let triggers = "DROP TRIGGER audit_is_not_changed; DROP TRIGGER audit_is_not_removed";
+        self.file().execute_batch(&format!("{triggers}; {sql}")).expect("done");
+    }
+
+    async fn refusal(&self, sql: &str) -> String {
+        self.file().execute_batch(sql).expect_err("refused").to_string()
+    }
+
     async fn meddle(&self, sql: &str, id: u64, value: &[u8]) {
         assert_eq!(self.file().execute(&sql.replace('$', "?"), params![id.cast_signed(), value]).expect("changed"), 1);
     }

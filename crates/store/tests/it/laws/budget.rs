@@ -7,7 +7,7 @@ use clinch_core::job::{Change, Waits, Word};
 use clinch_core::key::{EntityKey, Pepper};
 use clinch_core::time::Timestamp;
 use clinch_store::read::{BudgetFilter, BudgetRow};
-use clinch_store::{GrantAsk, Record, Retention, Settlement, SpendAsk};
+use clinch_store::{GrantAsk, Retention, Settlement, SpendAsk};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub async fn c5_of_many_at_once_no_more_get_a_unit_than_there_are(world: World) 
 pub async fn c5_a_person_may_grant_more_on_record(world: World) {
     spends(&world, "ada", 1, later(0)).await;
     assert_eq!(listed(&world, true, later(1)).await.len(), 1);
-    let record = Record { actor: "eve".into(), reason: "a promise".into(), at: later(10) };
+    let record = by("eve", "a promise", later(10));
     let grant = GrantAsk { budget: "post".into(), entity: entity("ada"), allowance: allowance(1), units: 2, record };
     let row = world.grant(grant.clone()).await.expect("granted");
     assert_eq!(row.account.left(row.allowance), 2);
@@ -108,10 +108,15 @@ pub async fn c5_a_person_may_grant_more_on_record(world: World) {
     // Also before anything is used.
     let row = world.grant(GrantAsk { entity: entity("bob"), ..grant }).await.expect("granted");
     assert_eq!(row.account.left(row.allowance), 3);
-    let audit = world.audit(10).await.expect("read");
+    let audit = world.record().await;
     assert_eq!(audit.len(), 2);
-    assert_eq!((&*audit[0].actor, &*audit[0].action, &*audit[0].reason), ("eve", "budget grant", "a promise"));
-    assert_eq!(audit[1].detail, format!("2 more for {} of post", entity("ada")));
+    assert_eq!((&*audit[0].actor, &*audit[0].action, &*audit[0].reason), ("eve", "budget.grant", "a promise"));
+    assert_eq!(audit[1].object, format!("budget:post/{}", entity("ada")));
+    let told = |text: &Option<String>| text.clone().expect("told");
+    assert_eq!(
+        (told(&audit[1].before), told(&audit[1].after)),
+        (r#"{"left":0,"granted":0}"#.into(), r#"{"left":2,"granted":2}"#.into())
+    );
 }
 
 pub async fn c5_entities_are_listed_with_what_they_have_left(world: World) {

@@ -4,6 +4,7 @@
 #![deny(dead_code)]
 
 pub mod accept;
+pub mod audit;
 pub mod budget;
 pub mod call;
 pub mod claim;
@@ -19,6 +20,7 @@ pub mod seal;
 pub mod settle;
 pub mod share;
 pub mod token;
+pub mod user;
 mod world;
 
 pub use world::*;
@@ -128,6 +130,20 @@ macro_rules! every_law {
                 an_effect_that_is_sent_again_is_one_row_that_counts
                 effects_come_in_the_order_of_their_first_intent
                 every_state_and_class_of_an_effect_reads_back
+            }
+            audit {
+                g3_every_act_is_on_record_with_who_from_where_before_after_and_why
+                g3_the_audit_is_a_chain_that_goes_on_after_a_kill
+                g3_many_who_act_at_once_make_one_chain
+                g3_a_row_is_neither_changed_nor_removed_in_the_ordinary_way
+                g3_whoever_changes_removes_adds_or_swaps_a_row_by_force_is_found_out
+                g3_the_audit_is_searched_and_paged
+                g3_another_workspace_is_on_record_once
+            }
+            user {
+                g3_a_user_is_known_by_his_token_until_he_is_removed
+                g3_a_name_is_given_once
+                t_072_no_token_of_a_user_is_on_disk
             }
             token {
                 a4_a_token_is_listed_until_long_after_its_end

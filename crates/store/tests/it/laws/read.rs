@@ -280,7 +280,7 @@ pub async fn what_is_not_there_is_not_found(world: World) {
     assert!(world.job(JobId::from_number(7)).await.expect("read").is_none());
     assert!(world.jobs_of(EventId::from_number(7)).await.expect("read").is_empty());
     assert_eq!(list(&world, all()).await, []);
-    assert!(world.audit(10).await.expect("read").is_empty());
+    assert!(world.record().await.is_empty());
     assert_eq!(world.next_due("work"), None);
     world.adds_up().await;
 }

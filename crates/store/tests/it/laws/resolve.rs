@@ -9,8 +9,8 @@ use clinch_core::time::Timestamp;
 use clinch_store::read::{EffectFilter, EffectPage};
 use clinch_store::resolve::Standing;
 use clinch_store::{
-    Conclusion, ForgetAsk, Held, LATE_ANSWERS_MAX, LeaseRef, NewEvent, Record, Resolution, ResolveAsk, Resolved,
-    Settlement, Testified, Testimony, UnknownRuling,
+    Conclusion, ForgetAsk, Held, LATE_ANSWERS_MAX, LeaseRef, NewEvent, Resolution, ResolveAsk, Resolved, Settlement,
+    Testified, Testimony, UnknownRuling,
 };
 
 fn ask(job: JobId, step: &str, resolution: Resolution, at: Timestamp) -> ResolveAsk {
@@ -18,7 +18,7 @@ fn ask(job: JobId, step: &str, resolution: Resolution, at: Timestamp) -> Resolve
         effect: EffectId { job, step: step.into() },
         resolution,
         proof: "payment 77 is in the ledger of the bank".into(),
-        record: Record { actor: "alice".into(), reason: "INC-482".into(), at },
+        record: by("alice", "INC-482", at),
     }
 }
 
@@ -70,8 +70,10 @@ pub async fn d2_a_persons_word_settles_an_unknown_effect_on_record(world: World)
     assert_eq!(story.effects[0].state, EffectState::Done(no_answer));
     assert_eq!((story.row.word, story.effects[0].changed_at), (Word::Dead, later(20)));
     let audit = &story.audit[0];
-    assert_eq!((&*audit.actor, &*audit.action, &*audit.reason), ("alice", "resolve", "INC-482"));
-    assert!(audit.detail.contains("`post`") && audit.detail.contains("payment 77"), "{}", audit.detail);
+    assert_eq!((&*audit.actor, &*audit.action, &*audit.reason), ("alice", "effect.resolve", "INC-482"));
+    assert_eq!(audit.object, format!("{}/post", dead.job));
+    assert_eq!(audit.before.as_deref(), Some("{\"state\":\"unknown\"}"));
+    assert!(audit.after.as_deref().expect("told").contains("payment 77"), "{audit:?}");
     // Nothing is left to ask about: it runs again and skips the step.
     survivor.revives(dead.job, later(30)).await;
     let claim = survivor.take(later(30)).await;
@@ -237,7 +239,7 @@ pub async fn p9_a_late_answer_cannot_be_read_without_the_key_and_is_forgotten_wi
 
     let events = vec![world.story(sleeper.job).await.row.event];
     let at = later(1_300);
-    let ask = ForgetAsk { events, actor: "alice".into(), reason: "asked for it".into(), subject: "s".into(), at };
+    let ask = ForgetAsk { events, subject: "s".into(), record: by("alice", "asked for it", at) };
     world.forget(ask).await.expect("erased");
     let erased = Receipt { status: 200, body: Default::default() };
     assert_eq!(world.story(sleeper.job).await.late[0].state, EffectState::Done(erased.clone()));

@@ -62,10 +62,10 @@ pub async fn p8_a_replay_is_on_record_with_actor_and_reason(world: World) {
     world.revives(dead.job, later(10)).await;
     for world in [world.after_a_kill().await, world] {
         let story = world.story(dead.job).await;
-        let all = world.audit(10).await.expect("read");
+        let all = world.record().await;
         for audit in [&story.audit, &all] {
             assert_eq!(audit.len(), 1);
-            assert_eq!((&*audit[0].actor, &*audit[0].action), ("alice", "replay"));
+            assert_eq!((&*audit[0].actor, &*audit[0].action), ("alice", "job.replay"));
             assert_eq!((&*audit[0].reason, audit[0].at), ("the target is back", later(10)));
             assert_eq!(audit[0].job, Some(dead.job));
         }
@@ -111,7 +111,7 @@ pub async fn p8_resend_opens_the_way_for_an_unknown_effect(world: World) {
     assert_eq!(rules(&world, dead.job, UnknownRuling::Resend).await, FIRST_REPLAY);
     let claim = world.take(later(10)).await;
     assert_eq!(claim.effects[0].state, EffectState::NotDone);
-    assert!(world.story(dead.job).await.audit[0].detail.contains("sent again"));
+    assert!(world.story(dead.job).await.audit[0].after.as_deref().expect("told").contains("sent again"));
     world.adds_up().await;
 }
 
@@ -121,7 +121,7 @@ pub async fn p8_skip_takes_an_unknown_effect_as_done(world: World) {
     let claim = world.take(later(10)).await;
     let no_answer = Receipt { status: 0, body: bytes::Bytes::new() };
     assert_eq!(claim.effects[0].state, EffectState::Done(no_answer));
-    assert!(world.story(dead.job).await.audit[0].detail.contains("taken as done"));
+    assert!(world.story(dead.job).await.audit[0].after.as_deref().expect("told").contains("taken as done"));
     world.settles(claim.lease, finished(later(11))).await;
     world.adds_up().await;
 }

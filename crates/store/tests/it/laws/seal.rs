@@ -243,10 +243,8 @@ pub async fn k2_what_was_written_before_encryption_is_read_and_sealed_by_a_rotat
 fn forget(events: &[EventId]) -> ForgetAsk {
     ForgetAsk {
         events: events.to_vec(),
-        actor: "alice".into(),
-        reason: "asked for by letter".into(),
         subject: "h_0123".into(),
-        at: later(70),
+        record: by("alice", "asked for by letter", later(70)),
     }
 }
 
@@ -274,11 +272,12 @@ pub async fn t108_what_is_forgotten_is_gone_and_the_books_stay(world: World) {
     assert!(matches!(&story.effects[0].state, EffectState::Done(receipt) if receipt.status == 201));
     assert_eq!(told(&world, stays).await, all_of("other@example.org"));
     assert_eq!(world.duplicate(event("gone")).await.event, gone.event, "its key is known all the same");
-    let audit = world.audit(10).await.expect("read");
-    let row = audit.iter().find(|row| row.action == "forget").expect("on record");
+    let audit = world.record().await;
+    let row = audit.iter().find(|row| row.action == "data.forget").expect("on record");
     assert_eq!((&*row.actor, &*row.reason), ("alice", "asked for by letter"));
-    assert!(row.detail.contains("1 events") && row.detail.contains("h_0123"), "{}", row.detail);
-    assert_eq!(audit.iter().filter(|row| row.action == "forget").count(), 1);
+    assert_eq!(row.object, "h_0123");
+    assert!(row.after.as_deref().expect("told").contains("\"events_erased\":1"), "{row:?}");
+    assert_eq!(audit.iter().filter(|row| row.action == "data.forget").count(), 1);
     world.adds_up().await;
     let world = world.after_a_stop().await;
     assert_eq!(world.story(gone.job).await.payload, Err(NotOpened::Forgotten));

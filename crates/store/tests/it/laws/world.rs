@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use clinch_core::audit::Who;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -11,11 +12,11 @@ use clinch_core::key::{DedupKey, Fingerprint, Pepper};
 use clinch_core::lane::{Lane, Order};
 use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
-use clinch_store::read::{JobFilter, JobStory};
+use clinch_store::read::{AuditFilter, AuditRow, JobFilter, JobStory};
 use clinch_store::sqlite::Report;
 use clinch_store::{
     Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, Kept, LeaseRef, NewEffect, NewEvent, NewJob,
-    Pruned, Retention, ReviveAsk, Revived, Settlement, Store, StoreError, VersionId,
+    Pruned, Record, Retention, ReviveAsk, Revived, Settlement, Store, StoreError, VersionId,
 };
 use std::ops::Deref;
 use std::sync::Arc;
@@ -64,6 +65,10 @@ pub trait Engine: Send + Sync {
     async fn bytes(&self) -> Vec<u8>;
     /// The one value that this finds, behind the back of the store: `$1` is an id.
     async fn look(&self, sql: &str, id: u64) -> Vec<u8>;
+    /// Writes as whoever has the database itself in hand, and whom no trigger stops.
+    async fn forge(&self, sql: &str);
+    /// Why a statement is refused that somebody runs beside the store.
+    async fn refusal(&self, sql: &str) -> String;
     /// Changes a value behind the back of the store: `$1` is an id, `$2` the value.
     async fn meddle(&self, sql: &str, id: u64, value: &[u8]);
 }
@@ -174,6 +179,11 @@ impl World {
 
     pub async fn story(&self, job: JobId) -> JobStory {
         self.job(job).await.expect("read").expect("the job is there")
+    }
+
+    /// What is on record, newest first.
+    pub async fn record(&self) -> Vec<AuditRow> {
+        self.audit(AuditFilter::last(1_000)).await.expect("read")
     }
 
     /// How many jobs there are, in whatever state.
@@ -313,8 +323,13 @@ pub fn buried(at: Timestamp, reason: Reason) -> Settlement {
     }
 }
 
+/// Somebody does something, from somewhere.
+pub fn by(actor: &str, reason: &str, at: Timestamp) -> Record {
+    Who { name: actor.into(), origin: "api 192.0.2.7".into() }.record(reason, at)
+}
+
 pub fn replay(job: JobId, at: Timestamp) -> ReviveAsk {
-    ReviveAsk { job, actor: "alice".into(), reason: "the target is back".into(), at, version: None, unknown: None }
+    ReviveAsk { job, record: by("alice", "the target is back", at), version: None, unknown: None }
 }
 
 pub fn done() -> EffectState {

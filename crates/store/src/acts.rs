@@ -1,0 +1,122 @@
+//! What verbs say of themselves in the audit. Both engines say it alike.
+
+use crate::read::{BudgetRow, JobRow};
+use crate::{ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, UnknownRuling, VersionId};
+use clinch_core::audit::{Act, Record, Who};
+use clinch_core::sender::{Sender, TokenId};
+use clinch_core::time::Timestamp;
+use clinch_core::user::UserName;
+use serde_json::{Value, json};
+
+impl ReviveAsk {
+    /// A sender that delivers again may make a dead letter live again, where its flow says so.
+    pub(crate) fn of_sender(job: clinch_core::id::JobId, at: Timestamp) -> ReviveAsk {
+        let record = Who::clinch("intake").record("the sender delivered it again (on_duplicate_of_dead: replay)", at);
+        ReviveAsk { job, record, version: None, unknown: None }
+    }
+
+    /// `dead` is how it was.
+    pub(crate) fn act(&self, dead: &JobRow, version: VersionId) -> Act {
+        let mut after = json!({ "state": "queued", "replays": dead.replays + 1, "version": version.0 });
+        if let Some(ruling) = self.unknown {
+            after["unknown_effects"] = match ruling {
+                UnknownRuling::Resend => json!("sent again"),
+                UnknownRuling::Skip => json!("taken as done"),
+            };
+        }
+        let reason = dead.reason.map(|reason| reason.to_string());
+        Act {
+            action: "job.replay",
+            object: self.job.to_string(),
+            job: Some(self.job),
+            before: json!({ "state": "dead", "reason": reason, "replays": dead.replays, "version": dead.version.0 }),
+            after,
+        }
+    }
+}
+
+impl ResolveAsk {
+    pub(crate) fn act(&self) -> Act {
+        let state = match self.resolution {
+            Resolution::Done => "done",
+            Resolution::NotDone => "not done",
+        };
+        Act {
+            action: "effect.resolve",
+            object: self.effect.to_string(),
+            job: Some(self.effect.job),
+            before: json!({ "state": "unknown" }),
+            after: json!({ "state": state, "proof": self.proof }),
+        }
+    }
+}
+
+impl GrantAsk {
+    pub(crate) fn act(&self, before: &BudgetRow, after: &BudgetRow) -> Act {
+        let left = |row: &BudgetRow| json!({ "left": row.account.left(row.allowance), "granted": row.account.extra });
+        Act {
+            action: "budget.grant",
+            object: format!("budget:{}/{}", self.budget, self.entity),
+            job: None,
+            before: left(before),
+            after: left(after),
+        }
+    }
+}
+
+impl ForgetAsk {
+    pub(crate) fn act(&self, erased: &Forgotten) -> Act {
+        Act {
+            action: "data.forget",
+            object: self.subject.clone(),
+            job: None,
+            before: Value::Null,
+            after: json!({ "events_erased": erased.events, "unfinished_jobs": erased.unfinished }),
+        }
+    }
+}
+
+pub(crate) fn issue(token: &Sender) -> Act {
+    Act {
+        action: "token.issue",
+        object: token.token.to_string(),
+        job: None,
+        before: Value::Null,
+        after: json!({ "sender": token.name.as_str(), "expires_at": token.expires_at.map(|at| at.to_string()) }),
+    }
+}
+
+pub(crate) fn revoke(token: TokenId, sender: &str) -> Act {
+    Act {
+        action: "token.revoke",
+        object: token.to_string(),
+        job: None,
+        before: json!({ "sender": sender, "state": "live" }),
+        after: json!({ "sender": sender, "state": "revoked" }),
+    }
+}
+
+pub(crate) fn add_user(name: &UserName) -> Act {
+    user("user.add", name, Value::Null, json!({ "token": "made" }))
+}
+
+pub(crate) fn remove_user(name: &UserName, added_at: Timestamp) -> Act {
+    user("user.remove", name, json!({ "added_at": added_at.to_string() }), Value::Null)
+}
+
+fn user(action: &'static str, name: &UserName, before: Value, after: Value) -> Act {
+    Act { action, object: format!("user:{name}"), job: None, before, after }
+}
+
+/// The live workspace is another than at the last start; 0: there was none.
+pub(crate) fn activate(before: i64, now: VersionId, hash: &[u8; 32], at: Timestamp) -> (Act, Record) {
+    let hash = data_encoding::HEXLOWER.encode(&hash[..6]);
+    let act = Act {
+        action: "config.activate",
+        object: "workspace".into(),
+        job: None,
+        before: if before == 0 { Value::Null } else { json!({ "version": before }) },
+        after: json!({ "version": now.0, "hash": hash }),
+    };
+    (act, Who::clinch("start").record("a server started with it", at))
+}
