@@ -1,6 +1,7 @@
 //! The command line. Standard output is data; everything else goes to standard error.
 
 mod aliases;
+mod audit;
 mod budget;
 mod check;
 mod client;
@@ -25,6 +26,7 @@ mod send;
 mod serve;
 mod sources;
 mod token;
+mod users;
 mod verify;
 mod verify_signature;
 mod version;
@@ -132,6 +134,9 @@ enum Command {
     Keys(keys::Keys),
     /// Erase what is kept of one person; the books stay as they are
     Forget(forget::Forget),
+    /// Who did what, from where and why, and whether that record is whole
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// How long jobs take: histogram and percentiles
     Latency(latency::Latency),
     /// Prove from the store alone that nothing vanished; also while the server is down
@@ -147,6 +152,9 @@ enum Command {
     /// Tokens that senders of your own prove themselves with
     #[command(subcommand)]
     Token(token::Token),
+    /// People with a token of their own for this command line and the API
+    #[command(subcommand)]
+    Users(users::Users),
     /// Say whether a webhook's signature is right, and if not, why
     VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
@@ -188,12 +196,14 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Key(command) => command.run(globals).await,
         Command::Keys(command) => command.run(globals).await,
         Command::Forget(command) => command.run(globals).await,
+        Command::Audit(command) => command.run(globals).await,
         Command::Latency(command) => command.run(globals).await,
         Command::Verify(command) => command.run(globals).await,
         Command::Migrate(command) => command.run(globals).await,
         Command::Sources(command) => command.run(globals).await,
         Command::Presets(command) => command.run(globals),
         Command::Token(command) => command.run(globals).await,
+        Command::Users(command) => command.run(globals).await,
         Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),

@@ -21,13 +21,23 @@ impl Said {
 }
 
 fn say(command: &mut Command) -> Said {
-    let output = command.env_remove("CLINCH_URL").env_remove("CLINCH_TOKEN").stdin(Stdio::null()).output().unwrap();
+    heard(command.env_remove("CLINCH_TOKEN"))
+}
+
+fn heard(command: &mut Command) -> Said {
+    let output = command.env_remove("CLINCH_URL").stdin(Stdio::null()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 pub fn clinch(data_dir: &Path, arguments: &[&str]) -> Said {
     say(Command::new(env!("CARGO_BIN_EXE_clinch")).args(arguments).env("CLINCH_DATA_DIR", data_dir))
+}
+
+/// In the hands of whoever has this token.
+pub fn clinch_as(data_dir: &Path, token: &str, arguments: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
+    heard(command.args(arguments).env("CLINCH_DATA_DIR", data_dir).env("CLINCH_TOKEN", token))
 }
 
 /// Blocking, and the house runs in the same process: it must not wait for this thread.
