@@ -134,7 +134,7 @@ pub(super) async fn of_job(line: &mut Line, job: i64) -> Result<Vec<AuditRow>, F
 
 pub(super) async fn find(eyes: &Arc<Pool>, filter: &AuditFilter) -> Result<Vec<AuditRow>, Fault> {
     let (order, from) = match filter.walk {
-        AuditWalk::Back { before } => ("id < $1 ORDER BY id DESC", before.unwrap_or(u64::MAX >> 1)),
+        AuditWalk::Back { before } => ("id < $1 ORDER BY id DESC", before.unwrap_or(u64::MAX)),
         AuditWalk::Forth { after } => ("id > $1 ORDER BY id", after),
     };
     let (action, is_family) = filter.action();
@@ -148,7 +148,7 @@ pub(super) async fn find(eyes: &Arc<Pool>, filter: &AuditFilter) -> Result<Vec<A
         .ask(
             &sql,
             &[
-                &from.cast_signed(),
+                &i64::try_from(from).unwrap_or(i64::MAX),
                 &filter.actor.as_deref().map(rows::text),
                 &filter.object.as_deref().map(rows::text),
                 &filter.since.map(|at| at.as_micros()),

@@ -73,7 +73,7 @@ pub(super) fn of_job(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<Audi
 
 pub(super) fn find(conn: &Connection, filter: &AuditFilter) -> rusqlite::Result<Vec<AuditRow>> {
     let (order, from) = match filter.walk {
-        AuditWalk::Back { before } => ("id < ?1 ORDER BY id DESC", before.unwrap_or(u64::MAX >> 1)),
+        AuditWalk::Back { before } => ("id < ?1 ORDER BY id DESC", before.unwrap_or(u64::MAX)),
         AuditWalk::Forth { after } => ("id > ?1 ORDER BY id", after),
     };
     let (action, is_family) = filter.action();
@@ -85,7 +85,7 @@ pub(super) fn find(conn: &Connection, filter: &AuditFilter) -> rusqlite::Result<
     conn.prepare_cached(&sql)?
         .query_map(
             params![
-                from.cast_signed(),
+                i64::try_from(from).unwrap_or(i64::MAX),
                 filter.actor,
                 filter.object,
                 filter.since.map(|at| at.as_micros()),

@@ -4,6 +4,8 @@ use crate::laws::{self, *};
 use async_trait::async_trait;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, EffectWord, Idempotency};
+use clinch_core::flow::OnDuplicateOfDead;
+use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::key::Pepper;
 use clinch_core::lane::{Lane, OnDead, Order};
@@ -248,6 +250,44 @@ async fn p2_the_same_key_at_the_same_instant_on_two_nodes_is_one_event_with_equa
         assert!(events.insert(first.event));
     }
     assert_eq!(events.len(), 200);
+    assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+/// A delivery again makes all dead letters of an event live, in one transaction, while people press for one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_p8_what_people_and_senders_revive_on_two_nodes_at_once_is_one_chain_with_each_job_once() {
+    const EVENTS: usize = 20;
+    let postgres = Postgres::new().await;
+    let world = postgres.world().await;
+    let again = |key: usize| {
+        let mut event = NewEvent { jobs: vec![job("work"), job("work"), job("work")], ..event(&format!("k{key}")) };
+        event.dedup.as_mut().expect("a key").on_duplicate_of_dead = OnDuplicateOfDead::Replay;
+        event
+    };
+    let mut dead = Vec::new();
+    for key in 0..EVENTS {
+        let first = world.accepted(again(key)).await.job.number();
+        for job in first..first + 3 {
+            world.bury(later(1), Reason::Timeout).await;
+            dead.push(JobId::from_number(job));
+        }
+    }
+    let nodes = [postgres.node().await, postgres.node().await];
+    let mut hands = tokio::task::JoinSet::new();
+    for key in 0..EVENTS {
+        let node = nodes[0].clone();
+        hands.spawn(async move { node.accept(again(key)).await.map(drop) });
+    }
+    for job in dead.iter().rev().copied() {
+        let node = nodes[1].clone();
+        hands.spawn(async move { node.revive(replay(job, later(2))).await.map(drop) });
+    }
+    for done in hands.join_all().await {
+        done.expect("nobody waits for the other for ever");
+    }
+    let revived: Vec<_> = world.record().await.into_iter().filter_map(|row| row.job).collect();
+    assert_eq!((revived.len(), revived.iter().collect::<HashSet<_>>().len()), (dead.len(), dead.len()));
+    assert_eq!(world.inspect(None).await.expect("read").broken, None);
     assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
 }
 
