@@ -401,6 +401,7 @@ impl App {
         if options.roles.keeper {
             self.rooms.spawn(keeper::reaper::run(house.clone()));
             self.rooms.spawn(keeper::pruner::run(house.clone()));
+            self.rooms.spawn(keeper::scheduler::run(house.clone()));
         }
         self.rooms.close();
     }

@@ -272,6 +272,7 @@ pub struct Metrics {
     pub dead_left: Family<ByFlowHow, Counter>,
     pub replays: Family<ByFlowOutcome, Counter>,
     pub retention_deleted: Family<ByKind, Counter>,
+    pub schedule_slots: Family<ByFlowOutcome, Counter>,
     jobs: Family<ByFlowState, Gauge>,
     oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
     dead: Family<ByFlowReason, Gauge>,
@@ -365,6 +366,7 @@ impl Metrics {
                 "Attempts per ended job",
                 Family::new_with_constructor(tries as fn() -> Histogram)
             ),
+            schedule_slots: register!("schedule_slots", "Slots of schedules by what became of them", Family::default()),
             lease_expirations: register!("lease_expirations", "Work taken back from a lost worker", Family::default()),
             step_attempts: register!("step_attempts", "Steps that were tried, by outcome", Family::default()),
             step_seconds: register!(
@@ -474,6 +476,12 @@ impl Metrics {
             let labels = ByBudget { budget: (&budget.name).into() };
             for counter in [&self.budget_spent, &self.budget_refusals, &self.budget_without_entity] {
                 let _ = counter.get_or_create(&labels);
+            }
+        }
+        for (worker, _) in workspace.schedules() {
+            for outcome in ["fired", "passed", "held"] {
+                let labels = ByFlowOutcome { flow: (&worker.name).into(), outcome: outcome.into() };
+                let _ = self.schedule_slots.get_or_create(&labels);
             }
         }
         for protected in ["yes", "no"] {

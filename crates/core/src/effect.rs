@@ -6,6 +6,7 @@ use crate::integration::Promise;
 use crate::job::Fence;
 use crate::time::Timestamp;
 use bytes::Bytes;
+use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
 
@@ -144,8 +145,16 @@ impl FromStr for EffectWord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     pub status: u16,
-    /// At most `RECEIPT_BYTES_MAX` of it.
+    /// Of an answer at most `RECEIPT_BYTES_MAX`.
     pub body: Bytes,
+}
+
+impl Receipt {
+    /// What steps after it read: JSON, or else text.
+    pub fn output(&self) -> Value {
+        let text = || Value::String(String::from_utf8_lossy(&self.body).into_owned());
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| text())
+    }
 }
 
 /// More of an answer than this is not kept.

@@ -1,13 +1,15 @@
-//! Branches that run side by side: what the end of each means for it, and all of them together for the job.
+//! Branches that run side by side, and items one after the other: what the end of each means for it, and all of them together for the
+//! job.
 
 use crate::attempt::{Failure, Outcome};
 use crate::death::Reason;
 use crate::effect::{Effect, EffectState, Idempotency};
+use crate::foreach::item_of;
 use crate::job::Waits;
 use crate::retry::RetryPolicy;
 use crate::saga::{self, Ended};
 use crate::time::Timestamp;
-use crate::worker::{Action, Branch, Worker};
+use crate::worker::{Action, Branch, Step, Worker};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -61,10 +63,27 @@ pub fn failures<'e>(effects: impl Iterator<Item = &'e Effect>, more: u32, life: 
 
 /// What the ledger says of a branch. That a delay was reached is no attempt at anything.
 pub fn effects_of<'e>(branch: &Branch, effects: &'e [Effect]) -> impl Iterator<Item = &'e Effect> {
+    let is_of = |step: &Step, effect: &Effect| match item_of(&step.name) {
+        // An item is a branch of its own name; its step has others.
+        Some(_) => *step.name == *effect.name,
+        None => *step.name == *saga::step_of(&effect.name),
+    };
     effects.iter().filter(move |effect| {
-        let step = branch.steps.iter().find(|step| *step.name == *saga::step_of(&effect.name));
+        let step = branch.steps.iter().find(|step| is_of(step, effect));
         !saga::is_undo(&effect.name) && step.is_some_and(|step| !matches!(step.action, Action::Delay(_)))
     })
+}
+
+/// The branch that a line of the ledger tells of: one of its worker's, or the item that it is about.
+fn branch_of(worker: &Worker, effect: &str) -> Option<Branch> {
+    if saga::is_undo(effect) {
+        return None;
+    }
+    if item_of(effect).is_some() {
+        let step = worker.all_steps().find(|step| step.each.is_some() && *step.name == *saga::step_of(effect))?;
+        return Some(Branch::of_item(step, effect.into()));
+    }
+    worker.branch_of(saga::step_of(effect)).cloned()
 }
 
 /// What the end of a branch's step means for the branch. `failures` are its own, this one included.
@@ -110,6 +129,15 @@ pub enum Together {
 }
 
 pub fn together(step: &str, branches: &[(Arc<str>, Fate)]) -> Together {
+    all_together(step, "branches", branches)
+}
+
+/// Those that had no turn yet are not among them.
+pub fn items_together(step: &str, items: &[(Arc<str>, Fate)]) -> Together {
+    all_together(step, "items", items)
+}
+
+fn all_together(step: &str, what: &str, branches: &[(Arc<str>, Fate)]) -> Together {
     let end = |outcome| Together::End { outcome, failures: None };
     let fates = || branches.iter().map(|(_, fate)| fate);
     if fates().any(|fate| *fate == Fate::Interrupted) {
@@ -122,7 +150,7 @@ pub fn together(step: &str, branches: &[(Arc<str>, Fate)]) -> Together {
     // The one that has failed most often, and so waits longest.
     if let Some((failure, failures)) = again.clone().reduce(|most, next| if next.1 > most.1 { next } else { most }) {
         let retry_after = again.filter_map(|(failure, _)| failure.retry_after).max();
-        let failure = Failure { reason: failure.reason, error: missing(step, branches), retry_after };
+        let failure = Failure { reason: failure.reason, error: missing(step, what, branches), retry_after };
         return Together::End { outcome: Outcome::Failed(failure), failures: Some(failures.saturating_sub(1)) };
     }
     let waiting = fates().filter_map(|fate| match fate {
@@ -143,13 +171,16 @@ pub fn together(step: &str, branches: &[(Arc<str>, Fate)]) -> Together {
         _ => first,
     });
     match first {
-        Some(failure) => end(Outcome::Refused(Failure::new(failure.reason, missing(step, branches)))),
+        Some(failure) => end(Outcome::Refused(Failure::new(failure.reason, missing(step, what, branches)))),
         None => Together::GoOn,
     }
 }
 
+/// No more are told one by one.
+const MISSING_TOLD_MAX: usize = 20;
+
 /// For people: which branches are done, which are not, and why.
-fn missing(step: &str, branches: &[(Arc<str>, Fate)]) -> String {
+fn missing(step: &str, what: &str, branches: &[(Arc<str>, Fate)]) -> String {
     let why = |(name, fate): &(Arc<str>, Fate)| {
         let why = match fate {
             Fate::Done => return None,
@@ -163,7 +194,10 @@ fn missing(step: &str, branches: &[(Arc<str>, Fate)]) -> String {
     };
     let missing: Vec<String> = branches.iter().filter_map(why).collect();
     let (done, all) = (branches.len() - missing.len(), branches.len());
-    format!("step `{step}`: {done} of {all} branches are done; missing: {}", missing.join(", "))
+    let more = missing.len().saturating_sub(MISSING_TOLD_MAX);
+    let told = missing[..missing.len() - more].join(", ");
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("step `{step}`: {done} of {all} {what} are done; missing: {told}{more}")
 }
 
 /// What a worker that is gone had begun.
@@ -179,10 +213,7 @@ pub struct Begun {
 /// that may not be repeated is left for a person.
 pub fn begun(worker: Option<&Worker>, effects: &[Effect], life: Life) -> Begun {
     let open = || effects.iter().filter(|effect| effect.state == EffectState::Open && !saga::is_end(&effect.name));
-    let branch = |effect: &Effect| match saga::is_undo(&effect.name) {
-        true => None,
-        false => worker?.branch_of(saga::step_of(&effect.name)),
-    };
+    let branch = |effect: &Effect| branch_of(worker?, &effect.name);
     let class = |effect: &Effect| match (effect.class, branch(effect)) {
         (class, Some(_)) if !class.is_protected() => Idempotency::Lookup,
         (class, _) => class,
@@ -194,7 +225,7 @@ pub fn begun(worker: Option<&Worker>, effects: &[Effect], life: Life) -> Begun {
     let own = |effect: &Effect| {
         let retry = &worker?.retry;
         match branch(effect) {
-            Some(branch) => Some(failures(effects_of(branch, effects), 0, life, retry)),
+            Some(branch) => Some(failures(effects_of(&branch, effects), 0, life, retry)),
             None if saga::is_undo(&effect.name) => Some(failures(std::iter::once(effect), 0, life, retry)),
             None => None,
         }
@@ -339,6 +370,36 @@ mod tests {
         assert_eq!(kept(EffectState::NotDone, &over), EffectState::GivenUp(Reason::TargetDown));
         assert_eq!(kept(EffectState::Unknown, &over), EffectState::GivenUp(Reason::UnknownOutcome));
         assert_eq!(kept(EffectState::Unknown, &Fate::Over(parked)), EffectState::Unknown);
+    }
+
+    #[test]
+    fn c8_p3_an_item_decides_for_itself_and_counts_its_own_failures() {
+        let text = "name: w\nconsumes: {queue: q}\nretry: {max_attempts: 3}\nrun:\n  \
+                    - {name: a, foreach: body.items, http: {url: 'https://a.b'}}\n";
+        let files = [("queues.yml", "queues:\n  - name: q\n"), ("workers/w.yml", text)];
+        let files = crate::config::Files(files.map(|(path, text)| (path.into(), text.into())).into());
+        let (workspace, _) = crate::config::load(&files).expect("a sound workspace");
+        let lines = [
+            effect("a[0]", Idempotency::None, EffectState::NotDone, 2),
+            effect("a[1]", Idempotency::None, EffectState::Open, 1),
+            effect("a[10]", Idempotency::None, EffectState::NotDone, 2),
+        ];
+        let life = Life { replays: 0, failures: 5, began: None };
+        let expected = Begun { open: Some(Idempotency::Lookup), failures: Some(0) };
+        assert_eq!(begun(Some(&workspace.workers[0]), &lines, life), expected);
+        let many: Vec<(Arc<str>, Fate)> =
+            (0..30).map(|at| (crate::foreach::item_name("a", at), waits(at as u64))).collect();
+        let mut many = many;
+        many[0].1 = again("a[0]", 1);
+        let Together::End { outcome: Outcome::Failed(failure), .. } = items_together("a", &many) else {
+            panic!("failed")
+        };
+        assert!(
+            failure.error.starts_with("step `a`: 0 of 30 items are done; missing: a[0] (the target"),
+            "{}",
+            failure.error
+        );
+        assert!(failure.error.ends_with(" and 10 more"), "{}", failure.error);
     }
 
     /// A worker with two branches and a step after them.

@@ -174,6 +174,21 @@ pub struct Queue {
     pub delay: Duration,
 }
 
+impl Queue {
+    /// One about which nothing is said but its name.
+    pub fn named(name: &str) -> Queue {
+        Queue {
+            name: name.to_string(),
+            visibility_timeout: VISIBILITY_TIMEOUT_DEFAULT,
+            retention: QUEUE_RETENTION_DEFAULT,
+            order: Order::Any,
+            group: None,
+            priority: 0,
+            delay: Duration::ZERO,
+        }
+    }
+}
+
 pub const PRIORITY_MIN: i16 = -100;
 pub const PRIORITY_MAX: i16 = 100;
 

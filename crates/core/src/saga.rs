@@ -12,14 +12,14 @@ use crate::worker::{Action, Step, Worker};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Names of steps have no colon and no `@`.
+/// Names of steps have no colon, no `@` and no bracket.
 const UNDO: &str = "undo:";
 const END: &str = "end:";
 
 /// The step of which a line of the ledger tells, whether it does or undoes it.
 pub fn step_of(effect: &str) -> &str {
     let name = effect.strip_prefix(UNDO).unwrap_or(effect);
-    name.split_once('@').map_or(name, |(step, _)| step)
+    name.split_once(['@', '[']).map_or(name, |(step, _)| step)
 }
 
 /// Does this line tell of undoing?
@@ -247,7 +247,10 @@ run:
         assert_eq!(name(&twice).as_deref(), Some("reserve@3"));
         // A step that cannot be undone stays done.
         assert_eq!(renewed(&worker.steps[1], &ledger(&[("note", done()), ("undo:note", done())])), None);
-        assert_eq!(["reserve", "undo:reserve", "undo:reserve@2", "reserve@2"].map(step_of), ["reserve"; 4]);
+        assert_eq!(
+            ["reserve", "undo:reserve", "undo:reserve@2", "reserve@2", "reserve[3]"].map(step_of),
+            ["reserve"; 5]
+        );
     }
 
     #[test]

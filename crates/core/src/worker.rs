@@ -1,11 +1,13 @@
-//! A worker: the queue it consumes, its steps, and what it does when they fail.
+//! A worker: the queue it consumes or the schedule it follows, its steps, and what it does when they fail.
 
 use crate::expr::{BadExpr, Expr, Scope, Template, Tree};
+use crate::foreach::Each;
 use crate::integration::{Integration, Promise};
 use crate::message::Channel;
 use crate::phone::{Country, Strictness};
 use crate::retry::RetryPolicy;
 use crate::saga;
+use crate::schedule::Schedule;
 use crate::script::ScriptAction;
 use crate::time::{DURATION_MAX, Timestamp};
 use serde_json::Value;
@@ -32,6 +34,21 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// The queue that its jobs are in.
+    pub fn queue(&self) -> &str {
+        match &self.trigger {
+            Trigger::Queue(name) => name,
+            Trigger::Schedule(schedule) => &schedule.queue,
+        }
+    }
+
+    pub fn schedule(&self) -> Option<&Schedule> {
+        match &self.trigger {
+            Trigger::Queue(_) => None,
+            Trigger::Schedule(schedule) => Some(schedule),
+        }
+    }
+
     /// What is done under this name of the ledger, and for which step.
     pub fn action_of(&self, effect: &str) -> Option<(&Action, &Step)> {
         let step = self.all_steps().find(|step| *step.name == *saga::step_of(effect))?;
@@ -62,8 +79,7 @@ impl Worker {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Trigger {
     Queue(String),
-    /// A cron line; not run by this version.
-    Schedule(String),
+    Schedule(Box<Schedule>),
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +88,8 @@ pub struct Step {
     /// Runs only when this is true; without it, always.
     pub when: Option<Expr>,
     pub action: Action,
+    /// Runs once for each of a list; without it, once.
+    pub each: Option<Each>,
     /// Undoes it when the job ends for good after it was done: an action that does something outside.
     pub compensate: Option<Action>,
 }
@@ -95,6 +113,14 @@ pub struct Branch {
     pub steps: Vec<Step>,
 }
 
+impl Branch {
+    /// One run of a step that runs for each of a list, under its own name.
+    pub fn of_item(step: &Step, name: Arc<str>) -> Branch {
+        let step = Step { name: name.clone(), each: None, ..step.clone() };
+        Branch { name, when: None, steps: vec![step] }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub enum Action {
     Http(Box<HttpAction>),
@@ -107,6 +133,8 @@ pub enum Action {
     Setnx(SetnxAction),
     Sql(Box<SqlAction>),
     Send(Box<SendAction>),
+    Queue(Box<QueueAction>),
+    Pull(PullAction),
     /// 1 to `BRANCHES_MAX`, side by side.
     Parallel(Vec<Branch>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
@@ -127,6 +155,8 @@ impl Action {
             | Action::Geoip(_)
             | Action::Delay(_)
             | Action::Setnx(_)
+            | Action::Queue(_)
+            | Action::Pull(_)
             | Action::Parallel(_)
             | Action::NotYet(_) => None,
         }
@@ -221,6 +251,34 @@ pub struct SetnxAction {
     /// Another job has set it: does this one end there, with nothing to do?
     pub stops: bool,
 }
+
+/// Puts a job into a queue, or a dead letter back into its own.
+#[derive(Clone, Debug)]
+pub struct QueueAction {
+    pub queue: String,
+    pub body: QueueBody,
+    /// The key that recognises it; without one, the step's own.
+    pub key: Option<Expr>,
+}
+
+#[derive(Clone, Debug)]
+pub enum QueueBody {
+    /// The event's body, byte for byte.
+    Event,
+    /// The value of an expression, as JSON.
+    From(Expr),
+}
+
+/// Reads dead letters, those that wait longest first. They stay where they are.
+#[derive(Clone, Debug)]
+pub struct PullAction {
+    /// A dead letter queue, or a queue whose dead letters are kept under its own name.
+    pub from: String,
+    pub most: usize,
+}
+
+pub const PULL_DEFAULT: usize = 10;
+pub const PULL_MAX: usize = 500;
 
 /// A statement for a database, which is run once.
 #[derive(Clone, Debug)]

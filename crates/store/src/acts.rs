@@ -1,7 +1,9 @@
 //! What verbs say of themselves in the audit. Both engines say it alike.
 
 use crate::read::{BudgetRow, JobRow};
-use crate::{ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, UnknownRuling, VersionId};
+use crate::{
+    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, UnknownRuling, VersionId,
+};
 use clinch_core::audit::{Act, Record, Who};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
@@ -60,6 +62,19 @@ impl GrantAsk {
             job: None,
             before: left(before),
             after: left(after),
+        }
+    }
+}
+
+impl FireAsk {
+    /// A person wanted this run.
+    pub(crate) fn act(&self, run: &Accepted) -> Act {
+        Act {
+            action: "schedule.run",
+            object: format!("schedule:{}", self.schedule),
+            job: Some(run.job),
+            before: Value::Null,
+            after: json!({ "job": run.job.to_string() }),
         }
     }
 }

@@ -348,6 +348,39 @@ pub struct GrantAsk {
     pub record: Record,
 }
 
+/// A run of a schedule.
+#[derive(Clone, Debug)]
+pub struct FireAsk {
+    pub schedule: Arc<str>,
+    /// The slot that is used up with it, and all before it. `None`: somebody wants a run now, and no slot is used up.
+    pub slot: Option<Timestamp>,
+    /// `None`: the slot is let pass.
+    pub event: Option<NewEvent>,
+    /// Whether it may run while an earlier run is not finished.
+    pub overlaps: bool,
+    /// Who wants it, if it is a person.
+    pub record: Option<Record>,
+    pub at: Timestamp,
+}
+
+impl FireAsk {
+    /// Where a schedule begins that was never seen: nothing is made up for from before a person's run.
+    fn begins(&self) -> Timestamp {
+        if self.slot.is_some() { Timestamp::from_micros(i64::MIN) } else { self.at }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fired {
+    Fired(Accepted),
+    /// The slot was let pass.
+    Passed,
+    /// This earlier run is not finished; nothing was changed.
+    Busy(JobId),
+    /// The slot was used up before: this is the last that was.
+    Before(Timestamp),
+}
+
 #[derive(Clone, Debug)]
 pub struct ReviveAsk {
     pub job: JobId,
@@ -495,6 +528,9 @@ pub trait Store: Read {
     async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>>;
     /// Ends the attempt: its row and the job's next state, or nothing.
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held>;
+    /// Uses up a slot of a schedule, together with the event of its run: in all nodes together once, and not while an earlier run
+    /// is not finished.
+    async fn fire(&self, ask: FireAsk) -> Result<Fired>;
     /// Takes jobs whose lease ended from their workers, so that the caller may settle them as lost.
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>>;
     /// Takes a job out of the dead letters, with a reason, on record.

@@ -164,6 +164,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     carry_once(&source, &mut target).await?;
     carry_calls(&source, &mut target).await?;
     carry_budgets(&source, &mut target).await?;
+    target.take_schedules(&source.schedules()?).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);

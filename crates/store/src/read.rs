@@ -146,6 +146,16 @@ impl BudgetRow {
     }
 }
 
+/// How far a schedule has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleRow {
+    pub name: Arc<str>,
+    /// The slot that was used up last.
+    pub last: Timestamp,
+    /// The job of the last run.
+    pub job: Option<JobId>,
+}
+
 #[derive(Clone, Debug)]
 pub struct BudgetFilter {
     pub budget: Option<String>,
@@ -316,6 +326,11 @@ pub trait Read: Send + Sync {
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage>;
     /// Effects, those of the newest jobs first.
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage>;
+    /// The dead letters of these queues that wait longest, those first. Not those that only a person can decide about, nor
+    /// those whose data was erased.
+    async fn oldest_dead(&self, queues: Vec<String>, most: usize) -> Result<Vec<JobId>>;
+    /// Schedules that have begun, by name.
+    async fn schedules(&self) -> Result<Vec<ScheduleRow>>;
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>>;
     /// The event that holds this key now.
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;

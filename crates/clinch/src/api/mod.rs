@@ -14,6 +14,7 @@ mod keys;
 mod latency;
 mod problem;
 mod query;
+mod schedules;
 pub mod shapes;
 mod sources;
 mod tokens;
@@ -63,6 +64,8 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .route("/api/v1/budgets", get(budgets::list))
         .route("/api/v1/budgets/{name}", get(budgets::show))
         .route("/api/v1/budgets/{name}/grant", post(budgets::grant))
+        .route("/api/v1/schedules", get(schedules::list))
+        .route("/api/v1/schedules/{name}/run", post(schedules::run))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::make))
         .route("/api/v1/tokens/{id}/revoke", post(tokens::revoke))
         .route("/api/v1/users", get(users::list).post(users::add))

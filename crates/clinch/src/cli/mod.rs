@@ -21,6 +21,7 @@ mod problems;
 mod proxy;
 mod render;
 mod replay;
+mod schedules;
 mod schema;
 mod send;
 mod serve;
@@ -126,6 +127,9 @@ enum Command {
     /// Retry budgets: who has used how much, and more for one
     #[command(subcommand)]
     Budget(budget::Budget),
+    /// Workers that run by themselves: when, and a run now
+    #[command(subcommand)]
+    Schedules(schedules::Schedules),
     /// The history of an idempotency key
     #[command(subcommand)]
     Key(key::Key),
@@ -193,6 +197,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Replay(command) => command.run(globals).await,
         Command::Effects(command) => command.run(globals).await,
         Command::Budget(command) => command.run(globals).await,
+        Command::Schedules(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,
         Command::Keys(command) => command.run(globals).await,
         Command::Forget(command) => command.run(globals).await,

@@ -5,13 +5,11 @@ use super::credentials::Credentials;
 use super::shared::KeyStore;
 use super::source::SourceDoor;
 use crate::house::House;
+use crate::placing::JobRule;
 use crate::secrets::Secrets;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
-use clinch_core::config::Workspace;
-use clinch_core::flow::{Enqueue, Flow, Method, Route};
+use clinch_core::flow::{Flow, Method, Route};
 use clinch_core::key::{self, KeyRule, NoKey, Pepper};
-use clinch_core::lane::{Lane, Order};
-use clinch_core::payload::TENANT_DEFAULT;
 use clinch_core::time::Timestamp;
 use clinch_store::NewJob;
 use prometheus_client::metrics::counter::Counter;
@@ -44,22 +42,6 @@ pub struct Door {
     pub metrics: DoorMetrics,
 }
 
-/// One job of each delivery, and how its place is found.
-pub struct JobRule {
-    flow: Arc<str>,
-    queue: Arc<str>,
-    lane: LaneRule,
-    order: Order,
-    priority: i16,
-    delay: Duration,
-}
-
-enum LaneRule {
-    Fixed(Lane),
-    Tenant,
-    Group(KeyRule),
-}
-
 impl Routes {
     pub fn of(
         house: &House,
@@ -85,7 +67,7 @@ impl Routes {
                     reads_body: tenant_in_body
                         || rule.is_some_and(|rule| rule.key.reads_body())
                         || flow.enqueue.iter().any(|job| job.key.as_ref().is_some_and(KeyRule::reads_body))
-                        || jobs.iter().any(|job| matches!(&job.lane, LaneRule::Group(rule) if rule.reads_body())),
+                        || jobs.iter().any(|job| job.reads_body()),
                     jobs,
                     job_keys: job_keys(flow, route),
                     status: flow.answer.status,
@@ -125,59 +107,6 @@ fn job_keys(flow: &Flow, route: &Route) -> Vec<KeyRule> {
     let own = route.dedup.as_ref().map(|rule| &rule.key);
     let rules: Vec<Option<&KeyRule>> = flow.enqueue.iter().map(|job| job.key.as_ref().or(own)).collect();
     if rules.iter().all(|rule| *rule == own) { Vec::new() } else { rules.into_iter().flatten().cloned().collect() }
-}
-
-impl JobRule {
-    /// What the step says wins over what its queue says.
-    pub fn of(workspace: &Workspace, flow: &str, step: &Enqueue, has_tenants: bool, pepper: &Pepper) -> JobRule {
-        let queue = workspace.queue(&step.queue);
-        let order = queue.map_or(Order::Any, |queue| queue.order);
-        let group = step.group.clone().or_else(|| queue.and_then(|queue| queue.group.clone()));
-        let lane = match group {
-            Some(rule) => LaneRule::Group(rule),
-            None if order.is_fifo() => LaneRule::Fixed(Lane::whole(pepper, &step.queue)),
-            None if !has_tenants => LaneRule::Fixed(Lane::tenant(pepper, &step.queue, TENANT_DEFAULT)),
-            None => LaneRule::Tenant,
-        };
-        JobRule {
-            flow: Arc::from(flow),
-            queue: Arc::from(step.queue.as_str()),
-            lane,
-            order,
-            priority: step.priority.or(queue.map(|queue| queue.priority)).unwrap_or_default(),
-            delay: step.delay.or(queue.map(|queue| queue.delay)).unwrap_or_default(),
-        }
-    }
-
-    pub fn job(
-        &self,
-        pepper: &Pepper,
-        tenant: &str,
-        delivery: &dyn key::Delivery,
-        received_at: Timestamp,
-    ) -> Result<NewJob, NoKey> {
-        Ok(NewJob {
-            flow: self.flow.clone(),
-            queue: self.queue.clone(),
-            lane: self.lane(pepper, tenant, delivery)?,
-            order: self.order,
-            priority: self.priority,
-            run_at: received_at + self.delay,
-        })
-    }
-
-    /// Where order is promised, a delivery that does not say whose it is is refused; else it counts as the tenant's.
-    fn lane(&self, pepper: &Pepper, tenant: &str, delivery: &dyn key::Delivery) -> Result<Lane, NoKey> {
-        match &self.lane {
-            LaneRule::Fixed(lane) => Ok(*lane),
-            LaneRule::Tenant => Ok(Lane::tenant(pepper, &self.queue, tenant)),
-            LaneRule::Group(rule) => match key::find(rule, delivery) {
-                Ok(group) => Ok(Lane::group(pepper, &self.queue, tenant, &group)),
-                Err(_) if !self.order.is_fifo() => Ok(Lane::tenant(pepper, &self.queue, tenant)),
-                Err(refused) => Err(refused),
-            },
-        }
-    }
 }
 
 impl Door {

@@ -2,3 +2,4 @@
 
 pub mod pruner;
 pub mod reaper;
+pub mod scheduler;

@@ -5,13 +5,14 @@
 
 use super::end::{End, StepEnd, Unwritten};
 use super::fanout::{self, Ground};
+use super::foreach;
 use super::lease::Leases;
 use super::lookup::{Found, look_up};
 use super::record::{self, testify};
 use super::saga;
 use super::scope::Scope;
 use super::steps::delay::{self, Stand};
-use super::steps::{self, Inward, Kind, setnx};
+use super::steps::{self, Inward, Kind, queue, queue_pull, setnx};
 use super::wrap;
 use crate::budget;
 use crate::effects::{Effect, Gate, Passage, Wait};
@@ -112,8 +113,9 @@ async fn steps_of(
         if house.stop.is_cancelled() {
             return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
         }
-        let ended = match &step.action {
-            Action::Parallel(branches) => Box::pin(fanout::part(ground, step, branches, &mut scope)).await?,
+        let ended = match (&step.action, &step.each) {
+            (Action::Parallel(branches), _) => Box::pin(fanout::part(ground, step, branches, &mut scope)).await?,
+            (_, Some(each)) => Box::pin(foreach::run(ground, step, each, &mut scope)).await?,
             _ => run_step(house, gate, leases, claim, step, &payload, &mut scope).await?,
         };
         match ended {
@@ -171,6 +173,8 @@ pub async fn run_step(
         Some(Kind::Inward(action)) => return Ok(compute(house, claim, step, action, scope)),
         Some(Kind::Delay(delay)) => return Box::pin(wait_out(house, claim, step, delay, scope)).await,
         Some(Kind::Setnx(setnx)) => return Box::pin(set_once(house, claim, step, setnx, payload, scope)).await,
+        Some(Kind::Queue(action)) => return Box::pin(queue::put(claim, step, action, payload, scope)).await,
+        Some(Kind::Pull(action)) => return Box::pin(queue_pull::pull(claim, step, action, scope)).await,
         None => {
             let why = format!("step `{name}` is of a kind that this version cannot run");
             return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
@@ -375,9 +379,9 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     }
 }
 
-fn count_step(house: &House, claim: &Claim, step: &Arc<str>, outcome: &'static str, began: Timestamp) {
-    // However often it was done again, it is one step.
-    let step = match step.split_once('@') {
+pub fn count_step(house: &House, claim: &Claim, step: &Arc<str>, outcome: &'static str, began: Timestamp) {
+    // However often it was done again, and for however many, it is one step.
+    let step = match step.split_once(['@', '[']) {
         Some((step, _)) => Label::from(&Arc::from(step)),
         None => step.into(),
     };

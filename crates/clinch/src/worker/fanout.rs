@@ -132,7 +132,7 @@ async fn run_branch<'a>(
     done(scope)
 }
 
-fn judge(ground: Ground<'_>, branch: &Branch, end: &End) -> Fate {
+pub fn judge(ground: Ground<'_>, branch: &Branch, end: &End) -> Fate {
     let Ground { claim, retry, .. } = ground;
     let own = match &end.unwritten {
         // The ledger that was claimed does not know of this send yet.

@@ -11,6 +11,7 @@ use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Receipt};
 use clinch_core::expr::BadExpr;
+use clinch_core::foreach::item_of;
 use clinch_core::id::JobId;
 use clinch_core::job::Waits;
 use clinch_core::payload::Payload;
@@ -124,6 +125,10 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
     let is_undo = saga::is_undo(step);
     for before in worker.all_steps().take_while(|known| known.name != asked.name).chain(is_undo.then_some(asked)) {
         remember(before, story, &mut scope);
+    }
+    if let Some((each, (_, index))) = asked.each.as_ref().zip(item_of(step)) {
+        let items = each.items(scope.names()).unwrap_or_default();
+        scope.set_item(items.into_iter().nth(index));
     }
     scope.begin(&step.into());
     let partner = &action.partner().name;

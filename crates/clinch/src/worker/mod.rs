@@ -4,6 +4,7 @@ mod attempt;
 mod crew;
 mod end;
 mod fanout;
+mod foreach;
 mod hands;
 mod lease;
 mod lookup;

@@ -19,16 +19,18 @@ pub struct Scope<'a> {
     names: Option<expr::Scope>,
     outputs: Vec<(String, Value)>,
     step: Option<Arc<str>>,
+    item: Option<Value>,
 }
 
 impl<'a> Scope<'a> {
     pub fn new(house: &'a House, subject: Subject, payload: &'a Payload, workspace: &'a Workspace) -> Self {
-        Scope { subject, payload, workspace, house, names: None, outputs: Vec::new(), step: None }
+        Scope { subject, payload, workspace, house, names: None, outputs: Vec::new(), step: None, item: None }
     }
 
     /// For a branch: what it adds is not seen by others before they come together again.
     pub fn child(&self) -> Scope<'a> {
-        Scope { names: self.names.clone(), outputs: self.outputs.clone(), step: self.step.clone(), ..*self }
+        let (step, item) = (self.step.clone(), self.item.clone());
+        Scope { names: self.names.clone(), outputs: self.outputs.clone(), step, item, ..*self }
     }
 
     /// Takes over what a branch has added.
@@ -58,9 +60,7 @@ impl<'a> Scope<'a> {
 
     /// The result of a finished step, under `steps.NAME`.
     pub fn add_output(&mut self, step: &str, receipt: &Receipt) {
-        let text = || Value::String(String::from_utf8_lossy(&receipt.body).into_owned());
-        let output = serde_json::from_slice(&receipt.body).unwrap_or_else(|_| text());
-        self.add(step, json!({"status": receipt.status, "output": output}));
+        self.add(step, json!({"status": receipt.status, "output": receipt.output()}));
     }
 
     /// What a step computed, under `steps.NAME`.
@@ -74,6 +74,26 @@ impl<'a> Scope<'a> {
             steps.insert(step.0.clone(), step.1.clone());
         }
         self.outputs.push(step);
+    }
+
+    /// What an earlier step put out.
+    pub fn output(&self, step: &str) -> Option<&Value> {
+        self.outputs.iter().find(|(name, _)| name == step).map(|(_, about)| &about["output"])
+    }
+
+    /// What the step is run for, as `item`.
+    pub fn set_item(&mut self, item: Option<Value>) {
+        if let Some(names) = &mut self.names {
+            match &item {
+                Some(item) => names.insert("item".into(), item.clone()),
+                None => names.remove("item"),
+            };
+        }
+        self.item = item;
+    }
+
+    pub fn item(&self) -> Option<&Value> {
+        self.item.as_ref()
     }
 
     /// The step that is run now, as `step.name` and `step.key`, under which its effect travels.
@@ -94,10 +114,11 @@ impl<'a> Scope<'a> {
 
     pub fn names(&mut self) -> &expr::Scope {
         let (subject, payload, workspace, outputs) = (self.subject, self.payload, self.workspace, &self.outputs);
-        let (house, step) = (self.house, &self.step);
+        let (house, step, item) = (self.house, &self.step, &self.item);
         self.names.get_or_insert_with(|| {
             let mut names = build(house, subject, payload, workspace, outputs);
             names.extend(step.iter().map(|step| ("step".to_string(), step_names(subject, step))));
+            names.extend(item.iter().map(|item| ("item".to_string(), item.clone())));
             names
         })
     }

@@ -35,6 +35,7 @@ mod redis_server;
 mod replay;
 mod retries;
 mod sagas;
+mod schedules;
 mod scripts;
 mod secrets;
 mod senders;

@@ -21,7 +21,7 @@ use clinch_core::user::TokenDigest;
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
-use clinch_store::{Acceptance, Dedup, NewEvent, NewJob, NewUser, Read, SpendAsk, Store};
+use clinch_store::{Acceptance, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, Read, SpendAsk, Store};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -414,6 +414,22 @@ async fn k3_c5_what_entities_have_used_of_their_budgets_moves_with_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k3_c10_a_schedule_that_was_moved_runs_no_slot_again() {
+    let (dir, url) = (full(3).await, database());
+    let slot = now();
+    let pass =
+        FireAsk { schedule: "nightly".into(), slot: Some(slot), event: None, overlaps: false, record: None, at: slot };
+    let here = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();
+    assert_eq!(here.fire(pass.clone()).await.unwrap(), Fired::Passed);
+    let known = here.schedules().await.unwrap();
+    drop(here);
+    migrate(dir.path(), &url);
+    let there = in_postgres(&url, None).await.unwrap();
+    assert_eq!(there.schedules().await.unwrap(), known);
+    assert_eq!(there.fire(pass).await.unwrap(), Fired::Before(slot));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let (dir, url) = (full(1_200).await, database());
     let revoked = revoked_token(dir.path()).await;
@@ -432,7 +448,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0,
-                        "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "sender_tokens": 1, "users": 1});
+                        "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0, "sender_tokens": 1, "users": 1});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

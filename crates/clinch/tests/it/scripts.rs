@@ -422,7 +422,7 @@ async fn c7_a_runtime_that_is_not_there_is_refused_by_serve_and_told_by_check() 
 }
 
 /// A handler as people write it: one transaction that upserts and writes down under which key.
-const CONTACTS: &str = "
+pub const CONTACTS: &str = "
 import pg from 'pg';
 
 const pool = new pg.Pool({ connectionString: process.env.DB_URL, max: 2 });
@@ -449,7 +449,7 @@ export async function upsertContact({ tenant_id, payload }, key) {
 }
 ";
 
-const TABLES: &str = "
+pub const TABLES: &str = "
 create table contacts (
   id bigserial primary key, tenant_id text, email text, first_name text, writes int not null default 1,
   unique (tenant_id, email)

@@ -8,6 +8,7 @@ use super::read::Spot;
 use super::source::SourceFile;
 use super::worker_file::{WorkerFile, attempt_max, delays, undoing};
 use crate::message::{Channel, MessageTemplate};
+use crate::schedule::QUEUE_PREFIX;
 use crate::schema::Schema;
 use crate::time::human;
 use crate::worker::{Action, Worker};
@@ -47,6 +48,7 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(duplicate_consumers(parts));
     found.extend(unknown_queues(parts));
     found.extend(unconsumed(parts));
+    found.extend(nothing_to_pull(parts));
     found.extend(short_ttls(parts));
     found.extend(unused_stores(parts));
     found.extend(one_group(parts));
@@ -152,7 +154,14 @@ fn shared_paths(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 fn duplicate_consumers(parts: &Parts<'_>) -> Vec<Problem> {
-    let pairs = repeated(parts.workers.iter().filter_map(|worker| worker.consumes.as_ref()));
+    // A worker with a schedule consumes the queue of its own.
+    let own = |worker: &WorkerFile| match &worker.consumes {
+        Some(consumes) => Some(consumes.clone()),
+        None if !worker.trigger_is_known => None,
+        None => worker.name.clone().map(|name| Spot { value: format!("{QUEUE_PREFIX}{}", name.value), ..name }),
+    };
+    let consumed: Vec<Spot<String>> = parts.workers.iter().filter_map(own).collect();
+    let pairs = repeated(consumed.iter());
     let problem = |(first, second): (&Spot<String>, &Spot<String>)| {
         let said = format!("two workers consume queue `{}`", second.value);
         let problem = Problem::error(Code::DuplicateConsumer, second.span, said);
@@ -169,6 +178,7 @@ fn unknown_queues(parts: &Parts<'_>) -> Vec<Problem> {
     let unknown = |spot: &&Spot<String>| !parts.queue_names().iter().any(|name| name.value == spot.value);
     let named = parts.flows.iter().flat_map(|flow| &flow.queues);
     let named = named.chain(parts.workers.iter().filter_map(|worker| worker.consumes.as_ref()));
+    let named = named.chain(parts.workers.iter().flat_map(|worker| worker.fills.iter().chain(&worker.pulls)));
     let named = named.filter(unknown).map(|spot| {
         let said = format!("queue `{}` is not defined", spot.value);
         let problem = Problem::error(Code::UnknownQueue, spot.span, said).label("unknown queue");
@@ -208,6 +218,7 @@ fn unconsumed(parts: &Parts<'_>) -> Vec<Problem> {
     };
     let is_known = |queue: &str| parts.queue_names().iter().any(|name| name.value == queue);
     let filled = parts.flows.iter().flat_map(|flow| &flow.queues);
+    let filled = filled.chain(parts.workers.iter().flat_map(|worker| &worker.fills));
     let alone = filled.filter(|queue| is_known(&queue.value) && !consumed(&queue.value));
     let problem = |queue: &Spot<String>| {
         let said = format!("nobody consumes queue `{}`: its jobs will wait", queue.value);
@@ -215,6 +226,31 @@ fn unconsumed(parts: &Parts<'_>) -> Vec<Problem> {
         at(queue, Problem::warning(Code::Unconsumed, queue.span, said).label("filled here").help(help))
     };
     alone.map(problem).collect()
+}
+
+/// A queue that is read from, and in which there will never be a dead letter.
+fn nothing_to_pull(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.workers_unread || parts.workers.iter().any(|worker| !worker.trigger_is_known) {
+        return Vec::new();
+    }
+    let is_known = |queue: &str| parts.queue_names().iter().any(|name| name.value == queue);
+    let kept_in = |worker: &'_ WorkerFile| match &worker.dead_letters {
+        Some(dead) => Some(dead.value.clone()),
+        None => worker.consumes.as_ref().map(|queue| queue.value.clone()),
+    };
+    let kept: Vec<String> = parts.workers.iter().filter_map(kept_in).collect();
+    let pulls = parts.workers.iter().flat_map(|worker| &worker.pulls);
+    let empty = pulls.filter(|pull| is_known(&pull.value) && !kept.contains(&pull.value));
+    let problem = |pull: &Spot<String>| {
+        let said = format!("no worker's dead letters go into queue `{}`: there is nothing to pull", pull.value);
+        let problem = Problem::warning(Code::NoDeadLetters, pull.span, said).label("always empty");
+        let help = match nearest(&pull.value, kept.iter().map(String::as_str)) {
+            Some(meant) => format!("did you mean `{meant}`?"),
+            None => format!("add `on_exhausted: dlq:{}` below `retry:` of the worker that is meant", pull.value),
+        };
+        at(pull, problem.help(help))
+    };
+    empty.map(problem).collect()
 }
 
 fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {

@@ -6,7 +6,7 @@ use crate::budget::UNITS_MAX;
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
 use crate::script::{MEMORY_MAX, MEMORY_MIN};
 use crate::signature::settings::KNOWN;
-use crate::worker::CONCURRENCY_MAX;
+use crate::worker::{CONCURRENCY_MAX, PULL_MAX};
 use std::time::Duration;
 
 const fn must(name: &'static str, kind: Kind, doc: &'static str) -> Field {
@@ -31,6 +31,7 @@ pub(super) const JITTERS: &[&str] = &["full", "equal", "none"];
 pub(super) const IDEMPOTENCIES: &[&str] = &["header", "lookup", "natural", "none", "wrap"];
 pub(super) const STRICTNESS: &[&str] = &["none", "possible", "valid"];
 pub(super) const ON_UNKNOWN: &[&str] = &["ask", "retry"];
+pub(super) const MISSED: &[&str] = &["once", "skip", "all"];
 pub(super) const ISOLATIONS: &[&str] = &["warm", "process"];
 pub(super) const ATTEMPTS_MAX: i64 = 10_000;
 const BASE_MS_MAX: i64 = 86_400_000;
@@ -639,7 +640,7 @@ pub(super) static WORKER: Shape = Shape {
         &[
             must("name", Kind::Name, "Unique among the workers."),
             may("consumes", Kind::Map(&CONSUMES), "The queue whose jobs it runs."),
-            may("schedule", Kind::Map(&SCHEDULE), "When it runs by itself. Not run yet."),
+            may("schedule", Kind::Map(&SCHEDULE), "When it runs by itself."),
             may(
                 "concurrency",
                 Kind::Int { min: 1, max: CONCURRENCY_MAX as i64 },
@@ -667,8 +668,17 @@ static CONSUMES: Shape = Shape {
 
 static SCHEDULE: Shape = Shape {
     name: "schedule",
-    doc: "When a worker runs by itself. Not run yet.",
-    fields: &[&[must("cron", Kind::Text, "A cron line, such as \"*/10 * * * *\".")]],
+    doc: "When a worker runs by itself: once in all nodes together.",
+    fields: &[&[
+        must("cron", Kind::Cron, "A cron line, such as \"*/10 * * * *\"; with six fields the first is seconds."),
+        may("time_zone", Kind::TimeZone, "Whose clock it follows, such as `Europe/Berlin`; UTC if not given."),
+        may(
+            "missed",
+            Kind::Choice(MISSED),
+            "Moments at which nobody could run it: `once` makes up for all of them with one run, `all` for each; once if not given.",
+        ),
+        may("overlap", Kind::Bool, "Whether it runs while an earlier run is not finished; false if not given."),
+    ]],
     choices: &[],
 };
 
@@ -741,11 +751,11 @@ static WORKER_STEP: Shape = Shape {
         STEP_NAME,
         &[
             may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
-            may("queue", Kind::Tree, "Another queue. Not run yet."),
             may("parallel", Kind::List(&Kind::Map(&BRANCH)), "Branches that run side by side; 20 at most."),
         ],
         COMPENSATE,
         KINDS,
+        PER_ITEM,
         SCRIPT,
         LATER,
     ],
@@ -789,8 +799,9 @@ const INSIDE: &[&[Field]] = &[
     STEP_NAME,
     &[
         may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
-        may("queue", Kind::Tree, "Another queue. Not run yet."),
         may("parallel", Kind::Tree, "Not inside a branch."),
+        may("foreach", Kind::Tree, "Not inside a branch."),
+        may("rate_limit", Kind::Tree, "Not inside a branch."),
     ],
     KINDS,
     SCRIPT,
@@ -857,7 +868,36 @@ static KINDS: &[Field] = &[
     may("setnx", Kind::Map(&SETNX), "Sets a key that is not set, for a while."),
     may("sql", Kind::Map(&SQL), "A statement for a database, run once."),
     may("send_template", Kind::Map(&SEND), "A message, as a template of the workspace writes it."),
+    may("queue", Kind::Map(&REQUEUE), "A job for a queue, or a dead letter back into its own."),
+    may("queue_pull", Kind::Map(&PULL), "Reads dead letters; they stay where they are."),
 ];
+
+/// What makes a step run again and again.
+const PER_ITEM: &[Field] = &[
+    may("foreach", Kind::ListExpr, "Runs the step once for each of a list, which it reads as `item`; 1,000 at most."),
+    may("rate_limit", Kind::Map(&RATE_LIMIT), "How fast the runs of `foreach` follow each other."),
+];
+
+static REQUEUE: Shape = Shape {
+    name: "requeue_step",
+    doc: "A job for a queue. A dead letter that `queue_pull` read goes back into its queue as it is, under its old key.",
+    fields: &[&[
+        must("name", Kind::Name, "A queue of `queues.yml`."),
+        may("body_from", Kind::Expr, "What the job carries; the event's body if not given."),
+        may("key_from", Kind::Expr, "The key that recognises it; the step's own if not given."),
+    ]],
+    choices: &[],
+};
+
+static PULL: Shape = Shape {
+    name: "queue_pull_step",
+    doc: "Reads dead letters, those that wait longest first. Those that only a person can decide about are left out.",
+    fields: &[&[
+        must("from", Kind::Name, "The dead letter queue, or the queue if its worker names none."),
+        may("max_messages", Kind::Int { min: 1, max: PULL_MAX as i64 }, "At most so many; 10 if not given."),
+    ]],
+    choices: &[],
+};
 
 /// Workers run these; the edge does not.
 const IN_WORKERS: &[Field] = &[
@@ -871,6 +911,9 @@ const IN_WORKERS: &[Field] = &[
     may("send_template", Kind::Tree, "Not run yet at the edge."),
     may("parallel", Kind::Tree, "Not run yet at the edge."),
     may("compensate", Kind::Tree, "Not run yet at the edge."),
+    may("queue_pull", Kind::Tree, "Not run yet at the edge."),
+    may("foreach", Kind::Tree, "Not run yet at the edge."),
+    may("rate_limit", Kind::Tree, "Not run yet at the edge."),
 ];
 
 static VALIDATE: Shape = Shape {
@@ -1009,8 +1052,20 @@ const OF_BRANCHES: &[&str] = &[
 ];
 
 /// Those that this version runs.
-pub(super) const RUN: &[&str] =
-    &["http", "uses", "transform", "validate", "enrich", "delay", "setnx", "sql", "send_template", "parallel"];
+pub(super) const RUN: &[&str] = &[
+    "http",
+    "uses",
+    "transform",
+    "validate",
+    "enrich",
+    "delay",
+    "setnx",
+    "sql",
+    "send_template",
+    "queue",
+    "queue_pull",
+    "parallel",
+];
 
 /// These go with an action and change what it does.
 pub(super) const MODIFIERS: &[&str] = &["foreach", "rate_limit"];
@@ -1044,9 +1099,6 @@ const SCRIPT: &[Field] = &[
 const LATER: &[Field] = &[
     may("run", Kind::Tree, "A named action. Not run yet."),
     may("with", Kind::Tree, "What an action is given."),
-    may("queue_pull", Kind::Tree, "Takes jobs from a queue. Not run yet."),
-    may("foreach", Kind::Tree, "Runs the step for each of a list. Not run yet."),
-    may("rate_limit", Kind::Tree, "How fast it may go. Not run yet."),
     may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
     may("approval", Kind::Tree, "Asks a person. Not run yet."),
 ];

@@ -32,12 +32,14 @@ use crate::egress::Allowed;
 use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
 use crate::integration::Integration;
+use crate::lane::{OnDead, Order};
 use crate::mask::Rules;
 use crate::message::MessageTemplate;
+use crate::schedule::Schedule;
 use crate::schema::Schema;
 use crate::script::Runtime;
 use crate::source::{Proof, Source};
-use crate::worker::{Action, Trigger, Worker};
+use crate::worker::{Action, Worker};
 use aws_lc_rs::digest;
 use cross::Parts;
 use data_encoding::HEXLOWER;
@@ -188,7 +190,18 @@ impl Workspace {
     }
 
     pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
-        self.workers.iter().find(|worker| matches!(&worker.trigger, Trigger::Queue(name) if name == queue))
+        self.workers.iter().find(|worker| worker.queue() == queue)
+    }
+
+    /// The workers that run by themselves, and when.
+    pub fn schedules(&self) -> impl Iterator<Item = (&Worker, &Schedule)> {
+        self.workers.iter().filter_map(|worker| Some((worker, worker.schedule()?)))
+    }
+
+    /// The queues whose dead letters are kept under this name.
+    pub fn queues_of_dead(&self, name: &str) -> Vec<String> {
+        let kept = |worker: &&Worker| worker.dead_letters.as_deref().unwrap_or(worker.queue()) == name;
+        self.workers.iter().filter(kept).map(|worker| worker.queue().to_string()).collect()
     }
 
     /// What is written in the dialect and cannot be run by this version: reasons not to serve it.
@@ -453,7 +466,7 @@ impl Found {
             secrets: workers.iter().flat_map(worker_file::secrets).chain(shared).chain(partners).collect(),
             settings: self.settings,
             integrations: self.integrations.clone(),
-            queues: parts.queues.map(|file| file.queues).unwrap_or_default(),
+            queues: with_schedules(parts.queues.map(|file| file.queues).unwrap_or_default(), &workers),
             flows: parts.flows.into_iter().filter_map(|file| file.flow).collect(),
             workers,
             sources: parts.sources.into_iter().filter_map(|file| file.source).collect(),
@@ -464,6 +477,19 @@ impl Found {
         };
         Ok((workspace, self.problems))
     }
+}
+
+/// A worker with a schedule has a queue of its own, which `queues.yml` may say more about. Runs that may not overlap keep their order
+/// there: not even one that is replayed runs beside another.
+fn with_schedules(mut queues: Vec<Queue>, workers: &[Worker]) -> Vec<Queue> {
+    for schedule in workers.iter().filter_map(Worker::schedule) {
+        let order = if schedule.overlaps { Order::Any } else { Order::Fifo { on_dead: OnDead::Continue } };
+        match queues.iter_mut().find(|queue| queue.name == schedule.queue) {
+            Some(queue) => queue.order = order,
+            None => queues.push(Queue { order, ..Queue::named(&schedule.queue) }),
+        }
+    }
+    queues
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -127,6 +127,9 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::MailUrl => json!({ "type": "string", "examples": ["smtp://user:${secrets.NAME}@mail.example.com:587"] }),
         Kind::Mailbox => json!({ "type": "string", "examples": ["Shop <hello@example.com>"] }),
         Kind::Country => json!({ "type": "string", "examples": ["DE"] }),
+        Kind::Cron => json!({ "type": "string", "examples": ["*/10 * * * *"] }),
+        Kind::TimeZone => json!({ "type": "string", "examples": ["Europe/Berlin"] }),
+        Kind::ListExpr => json!({ "type": "string", "examples": ["step:NAME.messages", "body.items"] }),
         Kind::File(ending) => json!({ "type": "string", "examples": [format!("NAME{ending}")] }),
         Kind::Moment => json!({ "type": "string", "examples": ["2026-08-01T00:00:00Z"] }),
         Kind::Patterns => {

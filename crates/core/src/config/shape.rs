@@ -137,6 +137,12 @@ pub(super) enum Kind {
     MessageBody,
     /// A country by its two letters.
     Country,
+    /// When a schedule fires.
+    Cron,
+    /// A time zone by its name.
+    TimeZone,
+    /// `step:NAME.PATH`, or an expression that gives a list.
+    ListExpr,
     /// A file of the workspace whose name ends like this.
     File(&'static str),
     /// A type of events, the beginning of types, or a list of these.
@@ -201,6 +207,9 @@ impl Kind {
             Kind::Mailbox => "Shop <hello@example.com>",
             Kind::MessageBody => "\"{{ message.text }}\"",
             Kind::Country => "DE",
+            Kind::Cron => "\"*/10 * * * *\"",
+            Kind::TimeZone => "Europe/Berlin",
+            Kind::ListExpr => "step:NAME.messages",
             Kind::Statement => "UPDATE contacts SET seen = now() WHERE id = $1",
             Kind::DatabaseUrl => "${secrets.NAME}",
             Kind::Template | Kind::EventTemplate => "\"{{ body.id }}\"",
@@ -331,6 +340,9 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::Mailbox => keep(node, value::mailbox(node, name), report),
         Kind::MessageBody => check_tree(node, name, MESSAGE_ROOTS, report),
         Kind::Country => keep(node, value::country(node, name), report),
+        Kind::Cron => keep(node, value::cron(node, name), report),
+        Kind::TimeZone => keep(node, value::time_zone(node, name), report),
+        Kind::ListExpr => check_names(node, value::list(node, name).map(|expr| Names::of_expr(&expr)), report),
         Kind::File(ending) => keep(node, value::file(node, name, ending), report),
         Kind::Text => keep(node, value::text(node, name), report),
         Kind::Name => keep(node, value::name(node, name), report),

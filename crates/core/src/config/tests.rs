@@ -7,6 +7,7 @@ use crate::flow::{Method, OnConflict, OnDuplicateOfDead};
 use crate::key::{KeyPart, KeyRule};
 use crate::lane::{OnDead, Order};
 use crate::retry::{Backoff, Jitter};
+use crate::schedule::Missed;
 use crate::script::Isolation;
 use crate::worker::{Action, HttpAction, HttpBody};
 use proptest::prelude::*;
@@ -146,7 +147,22 @@ fn the_files_of_the_tutorial_load_unchanged() {
     assert_eq!(script.runtime.to_string(), "node:18");
     assert!(script.text.starts_with("import { upsertContact } from './lib/contacts.js';\nconst body"));
     assert_eq!((script.isolation, script.promise.idempotency), (Isolation::Warm, Idempotency::None));
-    assert_eq!(workspace.workers[1].trigger, Trigger::Schedule("*/10 * * * *".into()));
+    let replay = &workspace.workers[1];
+    let schedule = replay.schedule().expect("a schedule");
+    assert_eq!((schedule.cron.text(), schedule.zone.name()), ("*/10 * * * *", "UTC"));
+    assert_eq!((schedule.missed, schedule.overlaps), (Missed::Once, false));
+    assert!(workspace.queue("schedule.replay-contact-dlq").is_some_and(|queue| queue.order.is_fifo()));
+    let Action::Pull(pull) = &replay.steps[0].action else { panic!("a pull: {:?}", replay.steps[0]) };
+    assert_eq!((pull.from.as_str(), pull.most), ("contact-upserts-dlq", 20));
+    assert_eq!(workspace.queues_of_dead("contact-upserts-dlq"), ["contact-upserts"]);
+    let each = replay.steps[1].each.as_ref().expect("a list");
+    assert_eq!(each.list.source(), "steps[\"pull-batch\"].output.messages");
+    let pace = each.pace.expect("a pace");
+    assert_eq!((pace.rate.count().get(), pace.jitter.map(|jitter| jitter.most)), (5, Some(Duration::from_millis(600))));
+    let Action::Queue(queue) = &replay.steps[1].action else { panic!("a queue: {:?}", replay.steps[1]) };
+    let key = queue.key.as_ref().map(|key| key.source().to_string());
+    assert_eq!((queue.queue.as_str(), key.as_deref()), ("contact-upserts", Some("item.headers[\"Idempotency-Key\"]")));
+    assert!(workspace.refusals().is_empty());
     assert_eq!(workspace.secrets.iter().collect::<Vec<_>>(), ["DB_URL"]);
     let unsaid = problems(&files).into_iter().find(|problem| problem.code == Code::Unverified).expect("a warning");
     assert_eq!((unsaid.severity, unsaid.file.as_str()), (Severity::Warning, "flows/ingest.yml"));
@@ -155,27 +171,112 @@ fn the_files_of_the_tutorial_load_unchanged() {
 
 #[test]
 fn what_cannot_run_yet_loads_and_is_refused_by_name() {
-    let files = with(&[("workers/a.yml", REPLAY), ("workers/post.yml", &UPSERT.replace("contact-upserts", "orders"))]);
+    let files = with_step("{name: ask, approval: {by: x}}");
     let said: Vec<String> = loaded(&files).refusals().iter().map(|problem| problem.message.clone()).collect();
-    let later = "which this version of clinch cannot run yet";
-    let expected = [
-        format!("worker `replay-contact-dlq` runs on a schedule, {later}"),
-        format!("step `pull-batch` uses `queue_pull`, {later}"),
-        format!("step `requeue` uses `foreach`, {later}"),
-    ];
-    assert_eq!(said, expected);
-    let refusal = loaded(&files).refusals()[2].clone();
+    assert_eq!(said, ["step `ask` uses `approval`, which this version of clinch cannot run yet"]);
+    let refusal = loaded(&files).refusals()[0].clone();
     assert_eq!((refusal.severity, refusal.help.as_deref()), (Severity::Warning, Some("remove it or use `http:`")));
+}
+
+/// A worker with a schedule and one step.
+fn scheduled(schedule: &str, step: &str) -> Files {
+    let worker = format!("name: nightly\nschedule: {schedule}\nrun:\n  - {step}\n");
+    with(&[("workers/nightly.yml", &worker)])
+}
+
+/// As `check`, for a problem somewhere in a line.
+fn check_near(files: &Files, line: &str, code: Code, said: &str, help: &str) {
+    let told = told(files).pop().unwrap_or_default();
+    assert!(told.starts_with(line), "{told}");
+    check(files, told.split(' ').next().unwrap_or_default(), code, said, help);
+}
+
+const STEP: &str = "{name: a, http: {url: 'https://a.b'}}";
+
+#[test]
+fn c10_a_schedule_says_when_and_what_becomes_of_missed_moments() {
+    let files = scheduled("{cron: '0 9 * * MON', time_zone: Europe/Berlin, missed: all, overlap: true}", STEP);
+    let workspace = loaded(&files);
+    let (worker, schedule) = workspace.schedules().next().expect("a schedule");
+    assert_eq!((worker.name.as_str(), worker.queue()), ("nightly", "schedule.nightly"));
+    assert_eq!((schedule.zone.name(), schedule.missed, schedule.overlaps), ("Europe/Berlin", Missed::All, true));
+    assert!(workspace.queue("schedule.nightly").is_some_and(|queue| !queue.order.is_fifo()));
+    let check = |schedule: &str, said: &str, help: &str| {
+        check_near(&scheduled(schedule, STEP), "workers/nightly.yml:2:", Code::BadSchedule, said, help);
+    };
+    check("{cron: 'every day'}", "says no moment", "*/10 * * * *");
+    check("{cron: '0 0 30 2 *'}", "no such moment, ever", "*/10 * * * *");
+    check("{cron: '* * * * *', time_zone: Berlin}", "`Berlin` is not a time zone", "Europe/Berlin");
+}
+
+#[test]
+fn c10_the_queue_of_a_schedule_is_its_own() {
+    let queues = format!("{QUEUES}  - name: schedule.nightly\n    retention: 1d\n");
+    let said = scheduled("{cron: '* * * * *'}", STEP).0;
+    let mut files = with(&[("queues.yml", &queues)]);
+    files.0.extend(said.into_iter().filter(|(path, _)| path == "workers/nightly.yml"));
+    let day = Duration::from_secs(86_400);
+    let queue = loaded(&files).queue("schedule.nightly").expect("a queue").clone();
+    assert_eq!((queue.retention, queue.order.is_fifo()), (day, true));
+    let other = "name: other\nconsumes: {queue: schedule.nightly}\nrun:\n  - {name: a, http: {url: 'https://a.b'}}\n";
+    files.0.push(("workers/other.yml".into(), other.into()));
+    let help = "a queue of its own";
+    check_near(&files, "workers/other.yml:2:", Code::DuplicateConsumer, "consume queue `schedule.nightly`", help);
+}
+
+#[test]
+fn c8_a_step_for_each_of_a_list_is_read_and_its_wrong_uses_are_told() {
+    let check = |step: &str, code: Code, said: &str, help: &str| {
+        check_near(&scheduled("{cron: '* * * * *'}", step), "workers/nightly.yml:4:", code, said, help);
+    };
+    let fine = "{name: a, foreach: body.items, if: 'item.id > 1', http: {url: 'https://a.b/{{ item.id }}'}}";
+    assert_eq!(told(&scheduled("{cron: '* * * * *'}", fine)), Vec::<String>::new());
+    let to_queue = "{name: a, foreach: body.items, queue: {name: orders, body_from: item, key_from: item.id}}";
+    assert_eq!(told(&scheduled("{cron: '* * * * *'}", to_queue)), Vec::<String>::new());
+    check("{name: a, http: {url: 'https://a.b/{{ item.id }}'}}", Code::BadExpression, "runs for no list", "`foreach:`");
+    check(
+        "{name: a, foreach: 'step:b.messages', transform: {}}",
+        Code::UnknownStep,
+        "no step has the name `b`",
+        "body",
+    );
+    let paced = "rate_limit: {per_integration: 5/min}";
+    check(
+        &format!("{{name: a, {paced}, http: {{url: 'https://a.b'}}}}"),
+        Code::EitherOr,
+        "runs of `foreach`",
+        "`foreach:`",
+    );
+    check(
+        &format!("{{name: a, foreach: body.items, {paced}, transform: {{x: '{{{{ item }}}}'}}}}"),
+        Code::EitherOr,
+        "do something outside or in a queue",
+        "remove it",
+    );
+    check("{name: a, foreach: body.items, delay: 2h}", Code::EitherOr, "does not go with `delay`", "two steps");
+    let parted = "{name: p, parallel: [{name: a, foreach: body.items, http: {url: 'https://a.b'}}]}";
+    check(parted, Code::EitherOr, "`foreach` is inside a branch", "before or after");
+    check("{name: a, queue: {name: ordres}}", Code::UnknownQueue, "`ordres` is not defined", "did you mean `orders`");
+    check("{name: a, queue_pull: {from: orders-dql}}", Code::UnknownQueue, "is not defined", "queues.yml");
+    check("{name: a, queue_pull: {from: orders-dlq, max_messages: 0}}", Code::OutOfRange, "max_messages", "");
+}
+
+#[test]
+fn c8_a_pull_from_where_nothing_dies_is_told() {
+    let queues = QUEUES.replacen("queues:\n", "queues:\n  - name: nothing\n", 1);
+    let worker = "name: n\nschedule: {cron: '* * * * *'}\nrun:\n  - {name: a, queue_pull: {from: nothing}}\n";
+    let files = with(&[("queues.yml", &queues), ("workers/nightly.yml", worker)]);
+    let found: Vec<Code> = problems(&files).iter().map(|problem| problem.code).collect();
+    assert!(found.contains(&Code::NoDeadLetters), "{found:?}");
+    assert!(loaded(&files).refusals().is_empty());
 }
 
 #[test]
 fn every_later_kind_of_step_loads_in_both_spellings() {
     for step in [
         "{id: a, run: utils.compute_dedup_key, with: {fields: [customer_id], bucket_minutes: 5}}",
-        "{name: a, queue: {name: other, body_from: item.body}}",
         "{name: a, policy: x}",
         "{name: a, approval: {by: x}}",
-        "{name: a, http: {url: 'https://a.b'}, foreach: body.items, rate_limit: {per_integration: 5/min}}",
     ] {
         let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
         let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
@@ -831,7 +932,7 @@ fn j1_a_value_of_another_type_is_told_what_is_needed() {
 fn a_step_does_one_thing() {
     let said = check_worker(
         "    http:",
-        "    queue_pull: x\n    http:",
+        "    queue_pull: {from: orders-dlq}\n    http:",
         "11:5",
         Code::EitherOr,
         "`queue_pull` and `http` exclude each other",
@@ -879,7 +980,7 @@ fn expressions_are_read_before_they_run() {
         "did you mean `body`?",
     );
     assert!(
-        said.notes[0].ends_with("body, request, headers, key, event, job, step, steps, secrets"),
+        said.notes[0].ends_with("body, request, headers, key, event, job, step, steps, item, secrets"),
         "{:?}",
         said.notes
     );

@@ -13,6 +13,7 @@ use crate::limit::Rate;
 use crate::message::{BadMailbox, Mailbox};
 use crate::phone::Country;
 use crate::pointer::Pointer;
+use crate::schedule::{CronLine, Zone};
 use crate::script::Runtime;
 use crate::time::{BadDuration, Timestamp, parse_duration};
 use std::collections::BTreeSet;
@@ -271,22 +272,23 @@ pub(super) fn key_rule(node: &Node, name: &str) -> Read<KeyRule> {
 }
 
 /// What an expression or a template may be about.
-pub(super) const ROOTS: &[&str] = &["body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
+pub(super) const ROOTS: &[&str] =
+    &["body", "request", "headers", "key", "event", "job", "step", "steps", "item", "secrets"];
 
 /// What a rule may be about that is asked whatever became of the steps.
 pub(super) const EVENT_ROOTS: &[&str] = &["body", "request", "headers", "key", "event"];
 
 /// What a rule that reads an answer may also use.
 pub(super) const ANSWER_ROOTS: &[&str] =
-    &["answer", "body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
+    &["answer", "body", "request", "headers", "key", "event", "job", "step", "steps", "item", "secrets"];
 
 /// What a request that carries a message may also use.
 pub(super) const MESSAGE_ROOTS: &[&str] =
-    &["message", "body", "request", "headers", "key", "event", "job", "step", "steps", "secrets"];
+    &["message", "body", "request", "headers", "key", "event", "job", "step", "steps", "item", "secrets"];
 
 /// What a message may be about: no secrets.
 pub(super) const TEMPLATE_ROOTS: &[&str] =
-    &["with", "body", "request", "headers", "key", "event", "job", "step", "steps"];
+    &["with", "body", "request", "headers", "key", "event", "job", "step", "steps", "item"];
 
 /// What a template reads.
 pub(super) struct Names {
@@ -572,6 +574,37 @@ pub(super) fn country(node: &Node, name: &str) -> Read<Country> {
         let said = format!("`{}` is not a country", shown(written));
         Box::new(bad(Code::BadChoice, node, said).help("write its two letters (ISO 3166), as in `DE` or `US`"))
     })
+}
+
+pub(super) fn cron(node: &Node, name: &str) -> Read<CronLine> {
+    let written = text(node, name)?;
+    CronLine::parse(written).map_err(|error| {
+        let said = format!("`{}` says no moment: {error}", shown(written));
+        let help = "write minute, hour, day, month and day of the week, as in \"*/10 * * * *\" or \"0 9 * * MON\"";
+        Box::new(bad(Code::BadSchedule, node, said).help(help))
+    })
+}
+
+pub(super) fn time_zone(node: &Node, name: &str) -> Read<Zone> {
+    let written = text(node, name)?;
+    Zone::parse(written).ok_or_else(|| {
+        let said = format!("`{}` is not a time zone", shown(written));
+        Box::new(bad(Code::BadSchedule, node, said).help("write its name, as in `Europe/Berlin` or `UTC`"))
+    })
+}
+
+/// `step:NAME.PATH` is what lies at the path of what the step came to; anything else is an expression.
+pub(super) fn list(node: &Node, name: &str) -> Read<Expr> {
+    let written = list_spelt_out(text(node, name)?);
+    expr_of(&written).map_err(|error| bad_expr(node, name, &error))
+}
+
+pub(super) fn list_spelt_out(written: &str) -> String {
+    match written.trim().strip_prefix("step:").map(|rest| rest.split_once('.').unwrap_or((rest, ""))) {
+        Some((step, "")) => format!("steps.{step}.output"),
+        Some((step, path)) => format!("steps.{step}.output.{path}"),
+        None => written.to_string(),
+    }
 }
 
 /// A file of the workspace, and of no other place.

@@ -1,6 +1,6 @@
 //! `workers/*.yml`.
 
-use super::dialect::{ACTIONS, DETAILS, MODIFIERS, RUN, WORKER};
+use super::dialect::{ACTIONS, DETAILS, RUN, WORKER};
 use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
@@ -12,14 +12,17 @@ use super::yaml::{Node, Value};
 use crate::budget::{Allowance, OnExhausted, Per, RetryBudget, WINDOW_DEFAULT};
 use crate::effect::Idempotency;
 use crate::expr::{Expr, Template, Tree};
+use crate::foreach::{Each, ItemPace};
 use crate::integration::{Integration, Promise};
 use crate::message::{Channel, MessageBody};
 use crate::phone::Strictness;
 use crate::retry::{Backoff, Jitter, RetryPolicy};
+use crate::schedule::{Missed, QUEUE_PREFIX, Schedule, Zone};
 use crate::script::{Isolation, MEMORY_DEFAULT, Runtime, ScriptAction, fingerprint};
 use crate::worker::{
-    Action, BRANCHES_MAX, Branch, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PhoneAction,
-    STEP_TIMEOUT_DEFAULT, SendAction, SetnxAction, SqlAction, Step, Trigger, ValidateAction, Worker,
+    Action, BRANCHES_MAX, Branch, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PULL_DEFAULT,
+    PhoneAction, PullAction, QueueAction, QueueBody, STEP_TIMEOUT_DEFAULT, SendAction, SetnxAction, SqlAction, Step,
+    Trigger, ValidateAction, Worker,
 };
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -34,6 +37,10 @@ pub(super) struct WorkerFile {
     pub trigger_is_known: bool,
     pub dead_letters: Option<Spot<String>>,
     pub step_names: Vec<Spot<String>>,
+    /// The queues that its steps put jobs into.
+    pub fills: Vec<Spot<String>>,
+    /// The queues whose dead letters its steps read.
+    pub pulls: Vec<Spot<String>>,
     /// The integrations that its steps name.
     pub called: Vec<Spot<String>>,
     /// The integrations that its steps name as databases.
@@ -58,6 +65,8 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
         consumes,
         dead_letters: reader.map("retry").and_then(|retry| retry.spot("on_exhausted", dead_letters)),
         step_names: named(reader).filter_map(|step| step.step_name()).collect(),
+        fills: queues_named(reader, "queue", "name"),
+        pulls: queues_named(reader, "queue_pull", "from"),
         called: called(reader),
         databases: databases(reader),
         templates: templates_named(reader),
@@ -68,6 +77,8 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
     };
     let mut found = unknown_steps(reader, &file.step_names);
     found.extend(reader.maps("run").flat_map(parted_wrongly));
+    found.extend(reader.maps("run").flat_map(repeated_wrongly));
+    found.extend(items_of_nothing(reader));
     found.extend(named(reader).flat_map(misplaced_details));
     found.extend(named(reader).filter_map(nothing_to_undo));
     found.extend(named(reader).filter_map(|step| step.map("compensate")).flat_map(misplaced_details));
@@ -103,6 +114,11 @@ fn called(worker: Reader<'_>) -> Vec<Spot<String>> {
     steps.filter_map(|called| called.spot("integration", value::name)).collect()
 }
 
+fn queues_named(worker: Reader<'_>, action: &str, key: &str) -> Vec<Spot<String>> {
+    let steps = steps(worker).filter_map(|step| step.map(action));
+    steps.filter_map(|queue| queue.spot(key, value::name)).collect()
+}
+
 fn templates_named(worker: Reader<'_>) -> Vec<Spot<String>> {
     let steps = acts(worker).filter_map(|step| step.map("send_template"));
     steps.filter_map(|send| send.spot("template", value::name)).collect()
@@ -123,12 +139,12 @@ fn dead_letters(node: &Node, name: &str) -> value::Read<String> {
 }
 
 fn read_worker(worker: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Worker> {
-    let trigger = match worker.map("consumes") {
-        Some(consumes) => Trigger::Queue(consumes.must("queue", value::name)?),
-        None => Trigger::Schedule(worker.map("schedule")?.must("cron", value::text)?.to_string()),
-    };
     let concurrency = worker.or("concurrency", CONCURRENCY_DEFAULT as i64, value::int)?;
     let (name, retry) = (worker.must("name", value::name)?, worker.map("retry"));
+    let trigger = match worker.map("consumes") {
+        Some(consumes) => Trigger::Queue(consumes.must("queue", value::name)?),
+        None => Trigger::Schedule(Box::new(read_schedule(worker.map("schedule")?, &name)?)),
+    };
     let steps = worker.maps("run").map(|step| read_step(step, integrations)).collect::<Option<Vec<_>>>()?;
     let read = Worker {
         trigger,
@@ -139,6 +155,18 @@ fn read_worker(worker: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<
         name,
     };
     (worker.is_sound() && !read.steps.is_empty()).then_some(read)
+}
+
+fn read_schedule(schedule: Reader<'_>, worker: &str) -> Option<Schedule> {
+    let rules = [("once", Missed::Once), ("skip", Missed::Skip), ("all", Missed::All)];
+    let read = Schedule {
+        queue: format!("{QUEUE_PREFIX}{worker}"),
+        cron: schedule.must("cron", value::cron)?,
+        zone: schedule.or("time_zone", Zone::UTC, value::time_zone)?,
+        missed: schedule.or("missed", Missed::default(), word(&rules))?,
+        overlaps: schedule.or("overlap", false, value::bool)?,
+    };
+    schedule.is_sound().then_some(read)
 }
 
 fn read_retry(retry: Reader<'_>, worker: &str) -> Option<RetryPolicy> {
@@ -191,8 +219,19 @@ fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step
         Some(undo) => Some(read_action(undo, integrations)?),
         None => None,
     };
-    let read = Step { name: step.step_name()?.value.into(), when: step.may("if", value::expr)?, action, compensate };
+    let (name, when) = (step.step_name()?.value.into(), step.may("if", value::expr)?);
+    let read = Step { name, when, action, each: read_each(step)?, compensate };
     step.is_sound().then_some(read)
+}
+
+fn read_each(step: Reader<'_>) -> Option<Option<Each>> {
+    let Some(list) = step.may("foreach", value::list)? else { return Some(None) };
+    let Some(limit) = step.map("rate_limit") else { return Some(Some(Each { list, pace: None })) };
+    let pace = ItemPace {
+        rate: limit.must("per_integration", value::rate)?,
+        jitter: limit.may("jitter", integration::spread)?,
+    };
+    limit.is_sound().then_some(Some(Each { list, pace: Some(pace) }))
 }
 
 fn read_branch(branch: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Branch> {
@@ -241,7 +280,24 @@ fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Ac
     if let Some(send) = step.map("send_template") {
         return Some(Action::Send(Box::new(read_send(send, integrations)?)));
     }
+    if let Some(queue) = step.map("queue") {
+        return read_queue(queue).map(|read| Action::Queue(Box::new(read)));
+    }
+    if let Some(pull) = step.map("queue_pull") {
+        let most = pull.or("max_messages", PULL_DEFAULT as i64, value::int)?;
+        let read = PullAction { from: pull.must("from", value::name)?, most: usize::try_from(most).ok()? };
+        return pull.is_sound().then_some(Action::Pull(read));
+    }
     read_delay(step).map(Action::Delay)
+}
+
+fn read_queue(queue: Reader<'_>) -> Option<QueueAction> {
+    let body = match queue.may("body_from", value::expr)? {
+        Some(from) if !["body", "request.body"].contains(&from.source()) => QueueBody::From(from),
+        _ => QueueBody::Event,
+    };
+    let read = QueueAction { queue: queue.must("name", value::name)?, body, key: queue.may("key_from", value::expr)? };
+    queue.is_sound().then_some(read)
 }
 
 fn read_enrich(enrich: Reader<'_>) -> Option<Action> {
@@ -383,7 +439,7 @@ fn read_body(http: Reader<'_>) -> Option<HttpBody> {
 
 /// What this version cannot run of a step, and where it says so.
 fn not_yet(step: Reader<'_>) -> Option<(&'static str, Span)> {
-    let later = ACTIONS.iter().filter(|action| !RUN.contains(action)).chain(MODIFIERS);
+    let later = ACTIONS.iter().filter(|action| !RUN.contains(action));
     let later = later.filter_map(|name| step.node.entry(name).map(|(key, _)| (*name, key.span)));
     later.min_by_key(|(_, span)| span.start)
 }
@@ -394,10 +450,6 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
         let said = format!("{said}, which this version of clinch cannot run yet");
         found.push(Problem::warning(Code::NotYet, span, said).label("not available yet").help(help));
     };
-    if let Some((key, _)) = worker.node.entry("schedule") {
-        let name = worker.must("name", value::name).map_or(String::new(), |name| format!(" `{name}`"));
-        refuse(key.span, format!("worker{name} runs on a schedule"), "remove it, or let it consume a queue");
-    }
     for step in named(worker).filter(Reader::is_sound) {
         let Some((what, span)) = not_yet(step) else { continue };
         let name = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
@@ -424,6 +476,62 @@ fn parted_wrongly(step: Reader<'_>) -> Vec<Problem> {
             .help(format!("write at most {BRANCHES_MAX}; more go into another step after this one"))
     });
     nested.chain(many).collect()
+}
+
+/// Items do not part, and only what leaves a line in the ledger can be paced: the rest is done anew in each attempt.
+fn repeated_wrongly(step: Reader<'_>) -> Vec<Problem> {
+    const LEDGERED: &[&str] = &["http", "uses", "sql", "send_template", "queue", "setnx"];
+    let problem = |key: Span, said: &str, help: &str| Problem::error(Code::EitherOr, key, said).help(help);
+    let mut found = Vec::new();
+    let inside = step.maps("parallel").flat_map(|branch| std::iter::once(branch).chain(branch.maps("steps")));
+    for (key, _) in inside.flat_map(|step| ["foreach", "rate_limit"].map(|name| step.node.entry(name))).flatten() {
+        let said = format!("`{}` is inside a branch", key.text);
+        found.push(problem(key.span, &said, "make it a step before or after the `parallel`"));
+    }
+    let foreach = step.node.entry("foreach");
+    if let Some((key, _)) = foreach {
+        for other in ["parallel", "compensate", "delay"].iter().filter_map(|name| step.node.entry(name)) {
+            let said = format!("`foreach` does not go with `{}`", other.0.text);
+            let said = problem(key.span, &said, "make two steps of it, or remove one of the two");
+            found.push(said.also(other.0.span, "with this"));
+        }
+    }
+    if let Some((key, _)) = step.node.entry("rate_limit") {
+        if foreach.is_none() {
+            let help = "add `foreach:`, or write `rate` below the integration in clinch.yml";
+            found.push(problem(key.span, "`rate_limit` is for the runs of `foreach`", help));
+        } else if !LEDGERED.iter().any(|action| step.has(action)) {
+            let said = "`rate_limit` is for steps that do something outside or in a queue";
+            found.push(problem(key.span, said, "remove it"));
+        }
+    }
+    found
+}
+
+/// `item` is there where `foreach` is.
+fn items_of_nothing(worker: Reader<'_>) -> Vec<Problem> {
+    let acts = steps(worker).filter(|step| !step.has("foreach"));
+    let acts = acts.flat_map(|step| std::iter::once(step).chain(step.map("compensate")));
+    let mut found = Vec::new();
+    for act in acts {
+        let at = |path: &&[&str]| path.iter().try_fold(act.node, |node, name| node.get(name));
+        let mut reads: Vec<(&Node, bool)> = Vec::new();
+        for node in EXPRS.iter().filter_map(at) {
+            reads.push((node, value::expr(node, "").is_ok_and(|expr| expr.roots().contains("item"))));
+        }
+        let mut texts = Vec::new();
+        TEMPLATES.iter().filter_map(at).for_each(|node| templates(node, &mut texts));
+        for (node, _) in texts {
+            let roots = value::template(node, "").map(|text| text.roots()).unwrap_or_default();
+            reads.push((node, roots.contains("item")));
+        }
+        for (node, _) in reads.iter().filter(|(node, reads)| *reads && !worker.report.is_flawed(node.span)) {
+            let problem =
+                Problem::error(Code::BadExpression, node.span, "`item` is read in a step that runs for no list");
+            found.push(problem.label("there is no item").help("add `foreach:` with a list to this step"));
+        }
+    }
+    found
 }
 
 /// Only what does something outside can be undone.
@@ -530,6 +638,8 @@ const EXPRS: &[&[&str]] = &[
     &["enrich", "phone", "from"],
     &["enrich", "geoip", "from"],
     &["delay", "until"],
+    &["queue", "body_from"],
+    &["queue", "key_from"],
 ];
 const TEMPLATES: &[&[&str]] = &[
     &["http", "url"],
@@ -602,6 +712,10 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
         let at = |path: &&[&str]| path.iter().try_fold(seen.here.node, |node, name| node.get(name));
         for node in EXPRS.iter().filter_map(at) {
             texts.push((node, spelling::steps_in_expr(node.text().unwrap_or_default())));
+        }
+        if let Some(node) = seen.here.node.get("foreach") {
+            let written = value::list_spelt_out(node.text().unwrap_or_default());
+            texts.push((node, spelling::steps_in_expr(&written)));
         }
         for node in TEMPLATES.iter().filter_map(at) {
             templates(node, &mut texts);
@@ -677,7 +791,8 @@ fn timeout(action: &Action) -> Duration {
         Action::Sql(sql) => sql.timeout,
         Action::Send(send) => send.timeout,
         Action::Transform(_) | Action::Validate(_) | Action::Phone(_) | Action::Geoip(_) => Duration::ZERO,
-        Action::Delay(_) | Action::Setnx(_) | Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
+        Action::Delay(_) | Action::Setnx(_) | Action::Queue(_) | Action::Pull(_) => Duration::ZERO,
+        Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
     }
 }
 
@@ -704,7 +819,8 @@ pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for step in worker.all_steps().filter(|step| !matches!(step.action, Action::NotYet(_))) {
         let of_branches = step.branches().iter().filter_map(|branch| branch.when.as_ref());
-        found.extend(step.when.iter().chain(of_branches).flat_map(|when| Names::of_expr(when).secrets));
+        let lists = step.each.iter().map(|each| &each.list);
+        found.extend(step.when.iter().chain(of_branches).chain(lists).flat_map(|expr| Names::of_expr(expr).secrets));
         std::iter::once(&step.action).chain(&step.compensate).for_each(|action| action_secrets(action, &mut found));
     }
     found
@@ -730,7 +846,14 @@ fn action_secrets(action: &Action, found: &mut BTreeSet<String>) {
             }
         }
         Action::Setnx(setnx) => found.extend(setnx.key.secrets()),
-        Action::Delay(DelayAction::For(_)) | Action::Parallel(_) | Action::NotYet(_) => {}
+        Action::Queue(queue) => {
+            let body = match &queue.body {
+                QueueBody::From(from) => Some(from),
+                QueueBody::Event => None,
+            };
+            found.extend(body.into_iter().chain(&queue.key).flat_map(|expr| Names::of_expr(expr).secrets));
+        }
+        Action::Delay(DelayAction::For(_)) | Action::Pull(_) | Action::Parallel(_) | Action::NotYet(_) => {}
     }
 }
 

@@ -183,6 +183,9 @@ CREATE TABLE place (
 ) WITH (fillfactor = 50);
 CREATE INDEX place_node ON place (node);
 
+-- Schedules: the slot that was used up last, and the job of the last run.
+CREATE TABLE schedule (last bigint NOT NULL, job bigint, name text COLLATE "C" PRIMARY KEY) WITH (fillfactor = 50);
+
 -- Keys that steps have set, and when they may be set again.
 CREATE TABLE once (until bigint NOT NULL, key bytea PRIMARY KEY);
 CREATE INDEX once_until ON once (until);

@@ -15,6 +15,9 @@ CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files T
 -- How far the moments are taken at which an integration may be called.
 CREATE TABLE pace (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID, STRICT;
 
+-- Schedules: the slot that was used up last, and the job of the last run.
+CREATE TABLE schedule (name TEXT PRIMARY KEY, last INTEGER NOT NULL, job INTEGER) WITHOUT ROWID, STRICT;
+
 -- Keys that steps have set, and when they may be set again.
 CREATE TABLE once (key BLOB PRIMARY KEY, until INTEGER NOT NULL) WITHOUT ROWID, STRICT;
 CREATE INDEX once_until ON once (until);

@@ -147,6 +147,17 @@ async fn insert(
     line: &mut Line,
     events: &[NewEvent],
 ) -> std::result::Result<Vec<(usize, Accepted)>, Fault> {
+    let stored = store(shared, line, events).await?;
+    stored.announce(shared);
+    Ok(stored.accepted().collect())
+}
+
+/// The same, within the transaction of the caller, who lets others know after the commit.
+pub(super) async fn store<'e>(
+    shared: &Shared,
+    line: &mut Line,
+    events: &'e [NewEvent],
+) -> std::result::Result<Stored<'e>, Fault> {
     let mut keys = HashSet::new();
     let firsts: Vec<(usize, &NewEvent)> = events
         .iter()
@@ -229,34 +240,51 @@ async fn insert(
             fresh.insert(row.try_get::<_, i64>(0)?);
         }
     }
-    for (job, turn) in born.iter().zip(&turns).filter(|(job, _)| job.is_due() && fresh.contains(&job.event_id)) {
-        shared.rota.give(&job.new.queue, job.new.priority, job.new.lane, turn.cast_unsigned());
-    }
-    let mut accepted = Vec::with_capacity(fresh.len());
-    for (number, (place, event)) in ids.iter().zip(&firsts) {
-        if fresh.contains(number) {
+    drop(born);
+    Ok(Stored { firsts, ids, turns, fresh })
+}
+
+/// What was stored, and is to be made known as soon as it is committed.
+pub(super) struct Stored<'e> {
+    firsts: Vec<(usize, &'e NewEvent)>,
+    ids: Vec<i64>,
+    turns: Vec<i64>,
+    fresh: HashSet<i64>,
+}
+
+impl Stored<'_> {
+    /// Those that became events, each with its place among those that were given.
+    pub fn accepted(&self) -> impl Iterator<Item = (usize, Accepted)> {
+        let new = self.ids.iter().zip(&self.firsts).filter(|(number, _)| self.fresh.contains(number));
+        new.map(|(number, (place, event))| {
             let number = number.cast_unsigned();
-            for job in &event.jobs {
-                lock(&shared.versions).count(event.version, 1);
-                shared.wake.ready(&job.queue, job.run_at);
-                if job.order.is_fifo() {
-                    shared.wake.keeps_order(&job.queue);
-                } else if job.run_at > event.received_at {
-                    shared.wake.later(&job.queue, job.run_at);
-                }
+            let accepted = Accepted {
+                event: EventId::from_number(number),
+                job: JobId::from_number(number + 1),
+                status: event.status,
+                received_at: event.received_at,
+            };
+            (*place, accepted)
+        })
+    }
+
+    pub fn announce(&self, shared: &Shared) {
+        let born = self.ids.iter().zip(&self.firsts).flat_map(|(id, (_, event))| Born::of(*id, event));
+        let born = born.zip(&self.turns).filter(|(job, _)| self.fresh.contains(&job.event_id));
+        for (job, turn) in born {
+            let (event, new) = (job.event, job.new);
+            if job.is_due() {
+                shared.rota.give(&new.queue, new.priority, new.lane, turn.cast_unsigned());
             }
-            accepted.push((
-                *place,
-                Accepted {
-                    event: EventId::from_number(number),
-                    job: JobId::from_number(number + 1),
-                    status: event.status,
-                    received_at: event.received_at,
-                },
-            ));
+            lock(&shared.versions).count(event.version, 1);
+            shared.wake.ready(&new.queue, new.run_at);
+            if new.order.is_fifo() {
+                shared.wake.keeps_order(&new.queue);
+            } else if new.run_at > event.received_at {
+                shared.wake.later(&new.queue, new.run_at);
+            }
         }
     }
-    Ok(accepted)
 }
 
 /// One job of an event.

@@ -7,7 +7,7 @@ use super::rows::{
 };
 use super::{Fault, audit, migrate};
 use crate::moving::{CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::{AuditRow, BudgetRow, TokenRow, UserRow};
+use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::JobId;
@@ -49,7 +49,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      budget, sender_token, person";
+                      budget, schedule, sender_token, person";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -185,6 +185,24 @@ impl Target {
         .await
     }
 
+    pub async fn take_schedules(&mut self, rows: &[ScheduleRow]) -> Result<()> {
+        let client = &self.client;
+        together(client, async {
+            write(
+                client,
+                "INSERT INTO schedule (name, last, job)
+                 SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) ON CONFLICT DO NOTHING",
+                &[
+                    &column(rows, |row| &*row.name),
+                    &column(rows, |row| row.last.as_micros()),
+                    &column(rows, |row| row.job.map(|job| job.number().cast_signed())),
+                ],
+            )
+            .await
+        })
+        .await
+    }
+
     /// What is written once, after all the rest. Ids and fences that are given from now on are above all that were.
     pub async fn close_books(&mut self, facts: &Facts) -> Result<()> {
         let client = &self.client;
@@ -223,6 +241,7 @@ impl Target {
             ("set keys", "count(*) FROM once"),
             ("calls", "count(*) FROM call"),
             ("retry budgets", "count(*) FROM budget"),
+            ("schedules", "count(*) FROM schedule"),
             ("sender tokens", "count(*) FROM sender_token"),
             ("users", "count(*) FROM person"),
         ] {

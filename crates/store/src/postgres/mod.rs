@@ -32,6 +32,7 @@ mod resolve;
 mod revive;
 mod ring;
 mod rows;
+mod schedule;
 mod sealed;
 mod settle;
 mod share;
@@ -495,6 +496,14 @@ impl Store for PostgresStore {
         self.settlements.write((lease, end)).await
     }
 
+    async fn fire(&self, ask: FireAsk) -> Result<Fired> {
+        if ask.event.is_some() {
+            self.shared.may_accept()?;
+        }
+        let began = Instant::now();
+        self.shared.done(began, schedule::fire(&self.shared, &ask).await)
+    }
+
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
         let began = Instant::now();
         self.shared.done(began, claim::lapse(&self.shared, now, most, until).await)
@@ -654,6 +663,14 @@ impl Read for PostgresStore {
 
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
         effects::list(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn oldest_dead(&self, queues: Vec<String>, most: usize) -> Result<Vec<JobId>> {
+        read::oldest_dead(&self.shared.eyes, &queues, most).await.map_err(unread)
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleRow>> {
+        schedule::all(&self.shared).await.map_err(unread)
     }
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {

@@ -5,6 +5,7 @@ use super::{Fault, audit, lanes, late, rows};
 use crate::VersionId;
 use crate::read::*;
 use crate::seal::Sealer;
+use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Waits, Word};
 use clinch_core::key::DedupKey;
@@ -106,6 +107,20 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) 
     let more = rows.len() > limit || floor > 0;
     rows.truncate(limit);
     Ok(JobPage { rows, more })
+}
+
+pub(super) async fn oldest_dead(eyes: &Arc<Pool>, queues: &[String], most: usize) -> Answer<Vec<JobId>> {
+    let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let (unknown, forgotten) = (rows::reason_number(Reason::UnknownOutcome), rows::reason_number(Reason::Forgotten));
+    let found = eyes
+        .ask(
+            "SELECT id FROM job WHERE slot = 0 AND state = 3 AND reason NOT IN ($2, $4) AND queue = ANY($1)
+             ORDER BY ended_at, id LIMIT $3",
+            &[&queues, &unknown, &most, &forgotten],
+        )
+        .await?;
+    Ok(found.iter().map(|row| rows::job_id(row, 0)).collect::<Result<_, _>>()?)
 }
 
 pub(super) async fn dead_groups(eyes: &Arc<Pool>) -> Answer<Vec<DeadGroup>> {

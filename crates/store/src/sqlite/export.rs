@@ -2,9 +2,9 @@
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use super::{audit, budget, late, token, user};
+use super::{audit, budget, late, schedule, token, user};
 use crate::moving::{CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::{AuditRow, BudgetRow, TokenRow, UserRow};
+use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
 use clinch_core::effect::EffectState;
@@ -240,6 +240,11 @@ impl Source {
         self.all(&sql, params![budget, entity, i64::try_from(rows_max).unwrap_or(i64::MAX)], budget::row)
     }
 
+    /// As few as a workspace has workers.
+    pub fn schedules(&self) -> Result<Vec<ScheduleRow>> {
+        schedule::all(&self.conn).map_err(damaged)
+    }
+
     /// Counted as the other engine counts: there a job that was done at once has a row for its attempt.
     pub fn totals(&self) -> Result<Totals> {
         let count = |table: &str| self.number(&format!("SELECT count(*) FROM {table}"));
@@ -256,6 +261,7 @@ impl Source {
             ("set keys", count("once")?),
             ("calls", count("call")?),
             ("retry budgets", count("budget")?),
+            ("schedules", count("schedule")?),
             ("sender tokens", count("sender_token")?),
             ("users", count("person")?),
         ])

@@ -18,6 +18,7 @@ mod read;
 mod resolve;
 mod revive;
 mod rows;
+mod schedule;
 mod sealed;
 mod settle;
 mod token;
@@ -91,6 +92,14 @@ impl SqliteStore {
         let shared = Arc::new(Shared::new(memory, sealer));
         let writer = writer::start(shared.clone(), conn, desk).map_err(open_error)?;
         Ok(SqliteStore { shared, readers: Readers::new(&path), pepper, path, writer: Some(writer), _lock: lock })
+    }
+
+    fn may_accept(&self) -> Result<()> {
+        self.shared.may_accept()?;
+        match lock(&self.shared.memory).len() >= LIVE_JOBS_MAX {
+            true => Err(StoreError::Full("too many jobs are unfinished")),
+            false => Ok(()),
+        }
     }
 
     fn claims(&self, taken: Vec<(LeaseRef, Live)>) -> impl Future<Output = Result<Vec<Claim>>> {
@@ -371,10 +380,7 @@ impl Drop for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn accept(&self, event: NewEvent) -> Result<Acceptance> {
-        self.shared.may_accept()?;
-        if lock(&self.shared.memory).len() >= LIVE_JOBS_MAX {
-            return Err(StoreError::Full("too many jobs are unfinished"));
-        }
+        self.may_accept()?;
         self.shared.write(move |batch| accept::accept(batch, event)).await
     }
 
@@ -411,6 +417,13 @@ impl Store for SqliteStore {
         let body = end.conclusion.as_ref().and_then(|conclusion| sealer.result(lease.job, conclusion));
         let sealed = settle::SealedEnd { error: sealer.error(lease.job, &end), body };
         self.shared.write(move |batch| settle::settle(batch, lease, &end, &sealed)).await
+    }
+
+    async fn fire(&self, ask: FireAsk) -> Result<Fired> {
+        if ask.event.is_some() {
+            self.may_accept()?;
+        }
+        self.shared.write(move |batch| schedule::fire(batch, ask)).await
     }
 
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
@@ -584,6 +597,14 @@ impl Read for SqliteStore {
 
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
         effects::list(&self.readers, &self.shared, filter).await
+    }
+
+    async fn oldest_dead(&self, queues: Vec<String>, most: usize) -> Result<Vec<JobId>> {
+        self.readers.ask(move |conn| read::oldest_dead_of(conn, &queues, most)).await
+    }
+
+    async fn schedules(&self) -> Result<Vec<ScheduleRow>> {
+        self.readers.ask(schedule::all).await
     }
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {

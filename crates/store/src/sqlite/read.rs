@@ -6,6 +6,7 @@ use super::{Readers, audit, late, rows};
 use crate::read::*;
 use crate::seal::Sealer;
 use crate::{Result, StoreError, VersionId};
+use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
@@ -184,6 +185,25 @@ fn select_jobs(
         })?
         .collect::<rusqlite::Result<Vec<_>>>()?;
     Ok((found, floor > 0))
+}
+
+pub(super) fn oldest_dead_of(conn: &Connection, queues: &[String], most: usize) -> rusqlite::Result<Vec<JobId>> {
+    let queues = serde_json::to_string(queues).expect("texts are JSON");
+    conn.prepare_cached(
+        "SELECT job.id FROM job JOIN name AS queue ON queue.id = job.queue
+         WHERE job.state = 3 AND job.reason NOT IN (?2, ?4) AND queue.text IN (SELECT value FROM json_each(?1))
+         ORDER BY job.ended_at, job.id LIMIT ?3",
+    )?
+    .query_map(
+        params![
+            queues,
+            rows::reason_number(Reason::UnknownOutcome),
+            i64::try_from(most).unwrap_or(i64::MAX),
+            rows::reason_number(Reason::Forgotten)
+        ],
+        |row| Ok(JobId::from_number(row.get::<_, i64>(0)?.cast_unsigned())),
+    )?
+    .collect()
 }
 
 pub(super) async fn dead_groups(readers: &Readers) -> Result<Vec<DeadGroup>> {

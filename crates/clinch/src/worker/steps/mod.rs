@@ -5,6 +5,8 @@ mod geoip;
 pub mod http;
 mod message;
 mod phone;
+pub mod queue;
+pub mod queue_pull;
 pub mod script;
 pub mod setnx;
 mod sql;
@@ -18,7 +20,7 @@ use clinch_core::death::Reason;
 use clinch_core::expr::BadExpr;
 use clinch_core::integration::{Integration, Promise};
 use clinch_core::payload::Payload;
-use clinch_core::worker::{Action, DelayAction, SetnxAction};
+use clinch_core::worker::{Action, DelayAction, PullAction, QueueAction, SetnxAction};
 use clinch_store::Claim;
 use serde_json::Value;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub enum Kind<'a> {
     Outward(&'a dyn Outward),
     Delay(&'a DelayAction),
     Setnx(&'a SetnxAction),
+    Queue(&'a QueueAction),
+    Pull(&'a PullAction),
 }
 
 /// A kind of step that only computes. Nothing of it is written down: it is computed again whenever the job runs again.
@@ -71,6 +75,8 @@ pub fn kind(action: &Action) -> Option<Kind<'_>> {
         Action::Geoip(geoip) => Kind::Inward(geoip),
         Action::Delay(delay) => Kind::Delay(delay),
         Action::Setnx(setnx) => Kind::Setnx(setnx),
+        Action::Queue(queue) => Kind::Queue(queue),
+        Action::Pull(pull) => Kind::Pull(pull),
         Action::Parallel(_) | Action::NotYet(_) => return None,
     })
 }

@@ -16,6 +16,7 @@ pub mod pace;
 pub mod read;
 pub mod resolve;
 pub mod revive;
+pub mod schedule;
 pub mod seal;
 pub mod settle;
 pub mod share;
@@ -216,6 +217,15 @@ macro_rules! every_law {
                 e2_no_moment_is_given_too_far_ahead
                 e2_a_restart_gives_no_moment_twice
                 e2_many_at_once_never_get_the_same_moment
+            }
+            schedule {
+                c10_a_slot_is_used_up_together_with_its_event
+                c10_of_many_at_once_one_fires
+                c10_no_run_begins_while_another_is_not_finished
+                c10_runs_overlap_where_that_is_wanted
+                c10_a_slot_may_be_let_pass
+                c10_a_run_that_somebody_asks_for_uses_up_no_slot_and_is_on_record
+                f2_dead_letters_are_pulled_in_the_order_in_which_they_died
             }
             share {
                 e1_who_is_alone_has_all_places
