@@ -14,9 +14,10 @@ enum Written {
     Missing,
 }
 
-const FILES: [(&str, &str); 5] = [
+const FILES: [(&str, &str); 6] = [
     ("clinch.yml", CLINCH),
     ("flows/ingest.yml", include_str!("../../crates/core/tests/tutorial/flows/ingest.yml")),
+    ("playbooks/cart.yml", include_str!("../../crates/core/tests/cart-recovery/playbooks/cart-recovery.yaml")),
     ("queues.yml", include_str!("../../crates/core/tests/tutorial/queues.yml")),
     ("schemas/order.v2.json", r#"{"type": "object", "required": ["id"], "properties": {"id": {"maxLength": 5}}}"#),
     ("workers/contact-upsert.yml", include_str!("../../crates/core/tests/tutorial/workers/contact-upsert.yml")),
@@ -36,7 +37,7 @@ sources:
     cloudevents: {batches: true, origins: [a.example]}
 ";
 
-fuzz_target!(|written: [Written; 5]| {
+fuzz_target!(|written: [Written; 6]| {
     let files = FILES.into_iter().zip(written).filter_map(|((path, text), written)| {
         let text = match written {
             Written::Anew(text) => text,

@@ -46,15 +46,24 @@ pub fn of_event(subject: Subject, payload: &Payload) -> expr::Scope {
     let headers: Map<String, Value> =
         about.headers.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
     let mut names = Map::new();
+    // What the event says, and over it what is known of it: `event.id` is ours, `body.id` the sender's.
+    let mut event = body.as_object().cloned().unwrap_or_default();
+    for (name, value) in [
+        ("id", Value::from(subject.event.to_string())),
+        ("source", (&*about.source).into()),
+        ("source_event_id", (&*about.source_event_id).into()),
+        ("type", (&*about.kind).into()),
+        ("tenant", (&*about.tenant).into()),
+        ("sender", (&*about.sender).into()),
+        ("schema_version", about.schema_version.into()),
+        ("received_at", subject.received_at.to_string().into()),
+    ] {
+        event.insert(name.into(), value);
+    }
     names.insert("request".into(), json!({"body": body, "headers": headers}));
     names.insert("body".into(), body);
     names.insert("headers".into(), Value::Object(headers));
     names.insert("key".into(), key(subject, payload).into());
-    let received_at = subject.received_at.to_string();
-    let event = json!({
-        "id": subject.event.to_string(), "source": about.source, "source_event_id": about.source_event_id, "type": about.kind,
-        "tenant": about.tenant, "sender": about.sender, "schema_version": about.schema_version, "received_at": received_at,
-    });
-    names.insert("event".into(), event);
+    names.insert("event".into(), Value::Object(event));
     names
 }

@@ -22,6 +22,7 @@ pub fn read_files(directory: &Path) -> std::io::Result<Files> {
     }
     for (folder, endings) in [
         ("flows", &[".yml", ".yaml"][..]),
+        ("playbooks", &[".yml", ".yaml"]),
         ("workers", &[".yml", ".yaml"]),
         ("schemas", &[".json"]),
         ("templates", config::TEMPLATE_ENDINGS),

@@ -36,6 +36,24 @@ pub enum Outcome {
     Interrupted,
 }
 
+/// What the steps of a job came to that ran to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Something was done outside, or a key was set.
+    pub acted: bool,
+    /// Something was computed, or looked at.
+    pub ran: bool,
+    /// A step was left out by its condition.
+    pub left_out: bool,
+}
+
+impl Tally {
+    /// To find out that there is nothing to do, and to do nothing then, is no success of anything.
+    pub fn ending(self) -> Ending {
+        if self.acted || (self.ran && !self.left_out) { Ending::Success } else { Ending::Noop }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub reason: Reason,
@@ -189,6 +207,15 @@ mod tests {
 
     fn failed() -> Failure {
         Failure::new(Reason::TargetDown, "503")
+    }
+
+    #[test]
+    fn c11_a_job_that_only_found_out_that_there_is_nothing_to_do_did_nothing() {
+        let tally = |acted, ran, left_out| Tally { acted, ran, left_out }.ending();
+        assert_eq!(tally(false, false, true), Ending::Noop);
+        assert_eq!(tally(false, true, true), Ending::Noop);
+        assert_eq!(tally(false, true, false), Ending::Success);
+        assert_eq!(tally(true, true, true), Ending::Success);
     }
 
     #[test]

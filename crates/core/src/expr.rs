@@ -1,12 +1,15 @@
 //! Values that a workspace computes: `{{ … }}` in texts, bare expressions after `if:` and `…_from:`.
 //!
 //! Total and bounded: no loops, no statements, fuel for the evaluation, a limit on what is written. A name that is not
-//! there is an error, never an empty text.
+//! there is an error that says which one is near, never an empty text.
 
+use crate::dedup;
+use crate::missing;
 use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::sync::LazyLock;
 
 pub const FUEL_MAX: u64 = 10_000;
@@ -34,8 +37,18 @@ static LANGUAGE: LazyLock<Environment<'static>> = LazyLock::new(|| {
         }
         Ok(())
     });
+    language.add_filter("bucket", bucket);
     language
 });
+
+/// `{{ body.at | bucket(5) }}`: when the stretch of so many minutes began that the moment is in.
+fn bucket(value: minijinja::Value, minutes: u32) -> Result<String, minijinja::Error> {
+    let bad = || minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, "neither a moment nor minutes");
+    let value = serde_json::to_value(&value).map_err(|_| bad())?;
+    let minutes =
+        NonZeroU32::new(minutes).filter(|minutes| minutes.get() <= dedup::BUCKET_MINUTES_MAX).ok_or_else(bad)?;
+    dedup::bucket_of(&value, minutes).map(|began| began.to_string()).ok_or_else(bad)
+}
 
 /// The names an expression may use. Secrets are in it only where a step may see them.
 pub type Scope = Map<String, Value>;
@@ -45,9 +58,9 @@ fn scope_value(scope: &Scope) -> minijinja::Value {
 }
 
 /// Says what is wrong without repeating values of the event.
-fn explain(error: &minijinja::Error, source: &str) -> BadExpr {
+fn explain(error: &minijinja::Error, source: &str, scope: &Scope) -> BadExpr {
     let what = match error.kind() {
-        minijinja::ErrorKind::UndefinedError => "a name in it has no value here".to_string(),
+        minijinja::ErrorKind::UndefinedError => missing::said(source, scope),
         minijinja::ErrorKind::OutOfFuel => "it takes too long to compute".to_string(),
         minijinja::ErrorKind::SyntaxError => error.detail().unwrap_or("it cannot be read").to_string(),
         kind => kind.to_string(),
@@ -67,7 +80,7 @@ impl Expr {
         if inner.is_empty() {
             return Err(BadExpr("an expression is missing".into()));
         }
-        LANGUAGE.compile_expression_owned(inner.to_string()).map_err(|error| explain(&error, inner))?;
+        LANGUAGE.compile_expression_owned(inner.to_string()).map_err(|error| explain(&error, inner, &Scope::new()))?;
         Ok(Expr(inner.to_string()))
     }
 
@@ -84,10 +97,10 @@ impl Expr {
     }
 
     pub fn value(&self, scope: &Scope) -> Result<Value, BadExpr> {
-        let bad = |error: minijinja::Error| explain(&error, &self.0);
+        let bad = |error: minijinja::Error| explain(&error, &self.0, scope);
         let value = LANGUAGE.compile_expression(&self.0).map_err(bad)?.eval(scope_value(scope)).map_err(bad)?;
         if value.is_undefined() {
-            return Err(BadExpr(format!("in `{}`: a name in it has no value here", self.0)));
+            return Err(BadExpr(format!("in `{}`: {}", self.0, missing::said(&self.0, scope))));
         }
         let value = serde_json::to_value(&value).map_err(|_| BadExpr(format!("`{}` is not a JSON value", self.0)))?;
         bounded(value, &self.0)
@@ -134,7 +147,7 @@ impl Template {
         if !text.contains("{{") {
             return Ok(Template::Plain(text));
         }
-        LANGUAGE.template_from_named_str("", &text).map_err(|error| explain(&error, &text))?;
+        LANGUAGE.template_from_named_str("", &text).map_err(|error| explain(&error, &text, &Scope::new()))?;
         Ok(Template::Mixed(text))
     }
 
@@ -167,7 +180,7 @@ impl Template {
             Template::Plain(text) => return Ok(text.clone()),
             Template::Mixed(text) => text,
         };
-        let bad = |error: minijinja::Error| explain(&error, text);
+        let bad = |error: minijinja::Error| explain(&error, text, scope);
         let written =
             LANGUAGE.template_from_named_str("", text).map_err(bad)?.render(scope_value(scope)).map_err(bad)?;
         if written.len() > OUTPUT_BYTES_MAX {
@@ -302,6 +315,82 @@ mod tests {
         assert!(template.roots().contains("body"));
     }
 
+    /// Any value that JSON has.
+    fn json_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (-1e15..1e15_f64).prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            let fields = prop::collection::btree_map("[a-z_]{1,6}", inner.clone(), 0..4);
+            prop_oneof![
+                prop::collection::vec(inner, 0..4).prop_map(Value::from),
+                fields.prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    /// An expression as people write them, right or wrong.
+    fn written() -> impl Strategy<Value = String> {
+        let leaf = prop::sample::select(vec![
+            "body.email",
+            "body.amount",
+            "body.tags",
+            "body.none",
+            "body.gone",
+            "body.tags[0]",
+            "body['email']",
+            "body",
+            "secrets.TOKEN",
+            "nobody",
+            "1",
+            "0",
+            "-1.5",
+            "'a'",
+            "\"b\"",
+            "true",
+            "none",
+            "[1, 2]",
+            "{'a': body.amount}",
+        ]);
+        leaf.prop_map(str::to_string).prop_recursive(4, 24, 3, |inner| {
+            let operator = prop::sample::select(vec![
+                "+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", ">=", "and", "or", "in", "not in",
+            ]);
+            let filter = prop::sample::select(vec![
+                "lower",
+                "upper",
+                "length",
+                "default('x')",
+                "first",
+                "last",
+                "trim",
+                "int",
+                "string",
+                "join(',')",
+                "sort",
+                "replace('a', 'b')",
+                "round",
+                "tojson",
+                "urlencode",
+                "bucket(5)",
+                "list",
+                "reverse",
+                "abs",
+            ]);
+            prop_oneof![
+                (inner.clone(), operator, inner.clone()).prop_map(|(a, op, b)| format!("({a} {op} {b})")),
+                (inner.clone(), filter).prop_map(|(a, filter)| format!("({a} | {filter})")),
+                (inner.clone(), inner.clone(), inner.clone()).prop_map(|(a, b, c)| format!("({a} if {b} else {c})")),
+                (inner.clone(), inner).prop_map(|(a, b)| format!("{a}[{b}]")),
+            ]
+        })
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_the_language_panic(text in "\\PC{0,60}") {
@@ -311,6 +400,38 @@ mod tests {
             if let Ok(expr) = Expr::parse(&text) {
                 let _ = expr.value(&scope());
             }
+        }
+
+        #[test]
+        fn c12_every_expression_has_a_value_or_an_error_always_the_same_and_never_tells_a_value(text in written()) {
+            let expr = Expr::parse(&text).expect("it is well formed");
+            let value = expr.value(&scope());
+            prop_assert_eq!(&value, &expr.value(&scope()));
+            match &value {
+                Ok(value) => prop_assert!(value.to_string().len() <= OUTPUT_BYTES_MAX),
+                Err(said) => prop_assert!(!said.0.contains("a@example.com") && !said.0.contains("s3cret"), "{}", said),
+            }
+            let holds = expr.holds(&scope());
+            prop_assert_eq!(holds.is_ok(), matches!(value, Ok(Value::Bool(_))));
+            let known = ["body", "secrets", "nobody"];
+            prop_assert!(expr.roots().iter().all(|root| known.contains(&root.as_str())), "{:?}", expr.roots());
+        }
+
+        #[test]
+        fn c12_a_value_comes_out_as_it_went_in(value in json_value()) {
+            let Value::Object(scope) = json!({"body": {"x": value.clone()}}) else { unreachable!("an object") };
+            let read = |text: &str| Tree::text(text).expect("a tree").value(&scope);
+            prop_assert_eq!(read("{{ body.x }}"), Ok(value.clone()));
+            prop_assert_eq!(read("{{ body['x'] | default('gone') }}"), Ok(value.clone()));
+            prop_assert_eq!(read("{{ body.y | default(body.x) }}"), Ok(value.clone()));
+            let text = Template::parse("<{{ body.x }}>").expect("a template").text(&scope);
+            let spelt = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+            prop_assert_eq!(text, Ok(format!("<{spelt}>")));
+        }
+
+        #[test]
+        fn c12_text_without_values_is_itself(text in "[^{}$]{0,60}") {
+            prop_assert_eq!(Template::parse(&text).expect("plain").text(&Scope::new()), Ok(text));
         }
     }
 }

@@ -72,6 +72,13 @@ impl TypePattern {
             None => self.0 == kind,
         }
     }
+
+    /// Whether some type that begins with this family and a dot fits.
+    pub fn may_match_below(&self, family: &str) -> bool {
+        let beginning = self.0.strip_suffix('*').unwrap_or(&self.0);
+        let below = beginning.strip_prefix(family).is_some_and(|rest| rest.starts_with('.'));
+        below || (self.0.ends_with('*') && format!("{family}.").starts_with(beginning))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

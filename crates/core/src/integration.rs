@@ -39,6 +39,8 @@ pub struct Integration {
     pub base_url: Option<Template>,
     /// How messages get to it.
     pub channel: Option<Channel>,
+    /// The channels below `messaging:` that it is there for.
+    pub carries: Vec<String>,
     pub auth: Option<Auth>,
     pub headers: Vec<(String, Template)>,
     pub key_header: String,
@@ -163,6 +165,7 @@ impl Integration {
             url: None,
             base_url: None,
             channel: None,
+            carries: Vec::new(),
             auth: None,
             headers: Vec::new(),
             key_header: KEY_HEADER_DEFAULT.to_string(),

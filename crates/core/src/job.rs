@@ -39,7 +39,7 @@ pub struct Fence(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Success,
-    /// Nothing was to be done: every step's condition was false.
+    /// Nothing was to be done: what would have done something was left out by its condition.
     Noop,
     /// A rule or a person would not have it, which is an end like any other: nothing failed.
     Declined(Reason),

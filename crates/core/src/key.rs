@@ -1,5 +1,6 @@
 //! Keys. A `DedupKey` recognises a delivery that was seen before; an `IdempotencyKey` lets a target recognise ours.
 
+use crate::expr::{BadExpr, Expr, Scope};
 use crate::id::JobId;
 use aws_lc_rs::{digest, hmac};
 use data_encoding::HEXLOWER;
@@ -15,6 +16,8 @@ pub enum KeyPart {
     Header(String),
     /// A JSON pointer into the body, such as `/data/id`.
     Body(String),
+    /// What an expression makes of the body.
+    Computed(Expr),
 }
 
 impl fmt::Display for KeyPart {
@@ -22,6 +25,7 @@ impl fmt::Display for KeyPart {
         match self {
             KeyPart::Header(name) => write!(f, "header:{name}"),
             KeyPart::Body(pointer) => write!(f, "body:{pointer}"),
+            KeyPart::Computed(expr) => write!(f, "{{{{ {} }}}}", expr.source()),
         }
     }
 }
@@ -65,7 +69,7 @@ impl KeyRule {
     }
 
     pub fn reads_body(&self) -> bool {
-        self.parts().iter().any(|part| matches!(part, KeyPart::Body(_)))
+        self.parts().iter().any(|part| matches!(part, KeyPart::Body(_) | KeyPart::Computed(_)))
     }
 }
 
@@ -73,7 +77,7 @@ impl KeyRule {
 pub trait Delivery {
     /// Every value sent under this header name; `None` stands for bytes that are not visible ASCII.
     fn header(&self, name: &str) -> Vec<Option<&str>>;
-    /// The value at this pointer; only asked when the body is JSON.
+    /// The value at this pointer, or all of it for an empty one; only asked when the body is JSON.
     fn body(&self, pointer: &str) -> Option<Value>;
 }
 
@@ -91,6 +95,8 @@ pub enum NoKey {
     Unreadable(KeyPart),
     #[error("{0} is not a string, a number or a boolean; point to one value")]
     NotScalar(KeyPart),
+    #[error("the key cannot be computed: {0}")]
+    NotComputed(#[from] BadExpr),
 }
 
 impl NoKey {
@@ -124,17 +130,25 @@ fn value(part: &KeyPart, delivery: &dyn Delivery) -> Result<String, NoKey> {
             [None] => return Err(NoKey::Unreadable(part.clone())),
             _ => return Err(NoKey::Twice(part.clone())),
         },
-        KeyPart::Body(pointer) => match delivery.body(pointer) {
-            None | Some(Value::Null) => return Err(NoKey::Missing(part.clone())),
-            Some(Value::String(text)) => text,
-            Some(scalar @ (Value::Number(_) | Value::Bool(_))) => scalar.to_string(),
-            Some(_) => return Err(NoKey::NotScalar(part.clone())),
-        },
+        KeyPart::Body(pointer) => scalar(delivery.body(pointer), part)?,
+        KeyPart::Computed(expr) => {
+            let body = delivery.body("").unwrap_or(Value::Null);
+            scalar(Some(expr.value(&Scope::from_iter([("body".to_string(), body)]))?), part)?
+        }
     };
     match text.len() {
         0 => Err(NoKey::Empty(part.clone())),
         1..=KEY_BYTES_MAX => Ok(text),
         _ => Err(NoKey::TooLong(part.clone())),
+    }
+}
+
+fn scalar(value: Option<Value>, part: &KeyPart) -> Result<String, NoKey> {
+    match value {
+        None | Some(Value::Null) => Err(NoKey::Missing(part.clone())),
+        Some(Value::String(text)) => Ok(text),
+        Some(scalar @ (Value::Number(_) | Value::Bool(_))) => Ok(scalar.to_string()),
+        Some(_) => Err(NoKey::NotScalar(part.clone())),
     }
 }
 
@@ -386,6 +400,23 @@ mod tests {
         assert_ne!(one, other);
         assert!(key(serde_json::json!({"a": 1})).expect_err("b is missing").is_missing());
         assert!(key(serde_json::json!({"a": 1, "b": {}})).is_err());
+    }
+
+    #[test]
+    fn b1_a_part_may_be_computed_from_the_body() {
+        let computed = |text: &str| KeyPart::Computed(Expr::parse(text).expect("an expression"));
+        let rule = KeyRule::Tuple(vec![computed("body.email | lower | trim"), computed("body.at | bucket(5)")]);
+        let key = |body: Value| find(&rule, &Sent { headers: vec![], body });
+        let first = key(serde_json::json!({"email": " Ada@Example.com", "at": "2026-08-01T10:40:00Z"}));
+        assert_eq!(first, key(serde_json::json!({"email": "ada@example.com", "at": 1_785_580_900})));
+        assert_ne!(first, key(serde_json::json!({"email": "ada@example.com", "at": "2026-08-01T10:45:00Z"})));
+        let said = key(serde_json::json!({"emial": "kanary", "at": 1})).expect_err("missing").to_string();
+        assert!(said.contains("did you mean `body.emial`?") && !said.contains("kanary"), "{said}");
+        let said = key(serde_json::json!({"email": "kanary", "at": "kanary"})).expect_err("no moment").to_string();
+        assert!(!said.contains("kanary"), "{said}");
+        let with_default = KeyRule::One(computed("body.id | default(none)"));
+        let none = find(&with_default, &Sent { headers: vec![], body: serde_json::json!({}) });
+        assert!(none.expect_err("no key").is_missing());
     }
 
     #[test]

@@ -235,6 +235,16 @@ impl Source {
         }
     }
 
+    /// Whether some event of it may be of this type. Where types come from the sender, all may be that begin as its do.
+    pub fn may_send(&self, pattern: &TypePattern) -> bool {
+        let renamed = self.kinds.iter().any(|(_, ours)| pattern.matches(ours));
+        match &self.kind {
+            KindRule::Fixed(kind) => pattern.matches(kind),
+            KindRule::Preset | KindRule::From(_) if self.preset.family.is_empty() => true,
+            KindRule::Preset | KindRule::From(_) => renamed || pattern.may_match_below(self.preset.family),
+        }
+    }
+
     /// Every variable that must be set.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
         let rule = self.signature().into_iter();
@@ -257,6 +267,8 @@ impl Source {
         match part {
             KeyPart::Header(_) => true,
             KeyPart::Body(pointer) => self.minimise.shows(pointer),
+            // It may have been made of anything.
+            KeyPart::Computed(_) => !self.minimise.changes_bodies(),
         }
     }
 

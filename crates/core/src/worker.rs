@@ -1,5 +1,6 @@
 //! A worker: the queue it consumes or the schedule it follows, its steps, and what it does when they fail.
 
+use crate::dedup::DedupRule;
 use crate::expr::{BadExpr, Expr, Scope, Template, Tree};
 use crate::foreach::Each;
 use crate::integration::{Integration, Promise};
@@ -130,6 +131,7 @@ pub enum Action {
     Phone(PhoneAction),
     Geoip(GeoipAction),
     Delay(DelayAction),
+    DedupKey(Box<DedupRule>),
     Setnx(SetnxAction),
     Sql(Box<SqlAction>),
     Send(Box<SendAction>),
@@ -154,6 +156,7 @@ impl Action {
             | Action::Phone(_)
             | Action::Geoip(_)
             | Action::Delay(_)
+            | Action::DedupKey(_)
             | Action::Setnx(_)
             | Action::Queue(_)
             | Action::Pull(_)

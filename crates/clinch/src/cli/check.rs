@@ -21,7 +21,7 @@ Examples:
   clinch check --format github        marks in a pull request
   clinch check --json | jq '.problems[].message'")]
 pub struct Check {
-    /// The workspace: a directory with flows/, workers/ and queues.yml
+    /// The workspace: a directory with flows/, workers/, playbooks/ and queues.yml
     #[arg(default_value = ".")]
     directory: PathBuf,
     #[arg(long, value_enum)]
@@ -43,7 +43,7 @@ impl Check {
         if files.0.is_empty() {
             let said = format!("There is no workspace in {}", self.directory.display());
             return Err(Failure::new(Exit::ConfigInvalid, "CL0527", said)
-                .fact("a workspace is a directory with flows/*.yml, workers/*.yml and queues.yml")
+                .fact("a workspace is a directory with flows/*.yml, workers/*.yml, playbooks/*.yml and queues.yml")
                 .fix("name the directory: clinch check DIR; or see one work: clinch demo"));
         }
         let mut open = Vec::new();

@@ -24,7 +24,7 @@ Examples:
 Intake is public, admin is private: keep --admin on an address that only you can reach.
 CLINCH_LOG chooses what is logged: info (default), debug, clinch=debug.")]
 pub struct Serve {
-    /// The directory with flows/, workers/ and queues.yml
+    /// The directory with flows/, workers/, playbooks/ and queues.yml
     #[arg(long, env = "CLINCH_WORKSPACE", default_value = ".", value_name = "DIR")]
     workspace: PathBuf,
     /// Where events are kept: sqlite:DIRECTORY or postgres://…; without it, in the data directory

@@ -18,10 +18,10 @@ use crate::budget;
 use crate::effects::{Effect, Gate, Passage, Wait};
 use crate::house::House;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
-use clinch_core::attempt::{Failure, Outcome, Past, verdict};
+use clinch_core::attempt::{Failure, Outcome, Past, Tally, verdict};
 use clinch_core::config::Workspace;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Idempotency, Leave, leave};
+use clinch_core::effect::{EffectState, Idempotency, Leave, Receipt, leave};
 use clinch_core::expr::BadExpr;
 use clinch_core::job::{Change, Ending, Waits};
 use clinch_core::payload::Payload;
@@ -108,7 +108,7 @@ async fn steps_of(
     if !in_doubt(worker, &claim.effects).is_empty() {
         return Box::pin(saga::resolve(ground, worker, &mut scope)).await;
     }
-    let mut ending = Ending::Noop;
+    let mut tally = Tally::default();
     for (at, step) in worker.steps.iter().enumerate() {
         if house.stop.is_cancelled() {
             return Ok(Some(End::of(Outcome::Interrupted, &step.name)));
@@ -119,10 +119,16 @@ async fn steps_of(
             _ => run_step(house, gate, leases, claim, step, &payload, &mut scope).await?,
         };
         match ended {
-            StepEnd::LeftOut => continue,
-            StepEnd::Together => {}
-            StepEnd::Computed(output) => scope.add_computed(&step.name, output),
-            StepEnd::DoneBefore(receipt) => scope.add_output(&step.name, &receipt),
+            StepEnd::LeftOut => tally.left_out = true,
+            StepEnd::Together => tally.acted = true,
+            StepEnd::Computed(output) => {
+                tally.ran = true;
+                scope.add_computed(&step.name, output);
+            }
+            StepEnd::DoneBefore(receipt) => {
+                tally = tally_of(step, &receipt, tally);
+                scope.add_output(&step.name, &receipt);
+            }
             StepEnd::Done(_, unwritten) if at + 1 == worker.steps.len() => {
                 // The last result and the end of the job are one change.
                 let outcome = Outcome::Succeeded(Ending::Success);
@@ -134,6 +140,7 @@ async fn steps_of(
                     return Ok(None);
                 }
                 crate::crash::point("after_conclude");
+                tally = tally_of(step, &receipt, tally);
                 scope.add_output(&step.name, &receipt);
             }
             StepEnd::Over(end) => {
@@ -142,9 +149,18 @@ async fn steps_of(
             }
             StepEnd::TakenOver => return Ok(None),
         }
-        ending = Ending::Success;
     }
-    Ok(Some(End::of(Outcome::Succeeded(ending), "")))
+    Ok(Some(End::of(Outcome::Succeeded(tally.ending()), "")))
+}
+
+/// A step that waited, or that found a key set by another job, did nothing.
+fn tally_of(step: &Step, receipt: &Receipt, tally: Tally) -> Tally {
+    let acted = match &step.action {
+        Action::Delay(_) => false,
+        Action::Setnx(_) => setnx::is_set(receipt),
+        _ => true,
+    };
+    Tally { acted: tally.acted || acted, ran: true, ..tally }
 }
 
 pub async fn run_step(
@@ -312,6 +328,7 @@ async fn set_once(
             let Some(receipt) = house.insist(|| house.store.set_once(claim.lease, ask.clone())).await? else {
                 return Ok(StepEnd::TakenOver);
             };
+            crate::crash::point("after_set");
             count_step(house, claim, name, "ok", began);
             receipt
         }

@@ -28,6 +28,7 @@ mod partners_crash;
 mod partners_hostile;
 mod partners_lost;
 mod places;
+mod playbooks;
 mod process;
 mod proxy;
 #[path = "../../../store/tests/it/redis_server.rs"]

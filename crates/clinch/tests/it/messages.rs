@@ -27,7 +27,7 @@ const HTML: &str = "<p class=\"x\">Hello {{ body.name }}</p>\n";
 
 /// What the server does instead of what a server does.
 #[derive(Clone, Copy, Debug)]
-enum Does {
+pub enum Does {
     Says(&'static str),
     /// Closes the connection.
     Leaves,
@@ -38,9 +38,9 @@ enum Does {
 
 /// A mail as it came: whom it was for, and its text with every dot that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mail {
-    to: String,
-    text: String,
+pub struct Mail {
+    pub to: String,
+    pub text: String,
 }
 
 impl Mail {
@@ -52,8 +52,8 @@ impl Mail {
 
 /// A mail server on a port of its own.
 #[derive(Clone)]
-struct Postbox {
-    port: u16,
+pub struct Postbox {
+    pub port: u16,
     desk: Arc<Desk>,
 }
 
@@ -67,7 +67,7 @@ struct Desk {
 }
 
 impl Postbox {
-    async fn start() -> Postbox {
+    pub async fn start() -> Postbox {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let postbox = Postbox { port: listener.local_addr().unwrap().port(), desk: Arc::default() };
         let desk = postbox.desk.clone();
@@ -84,11 +84,11 @@ impl Postbox {
     }
 
     /// Once for each time that this is said to it, in order; then as servers do.
-    fn script(&self, at: &'static str, does: &[Does]) {
+    pub fn script(&self, at: &'static str, does: &[Does]) {
         self.desk.script.lock().unwrap().insert(at, does.iter().copied().collect());
     }
 
-    fn mails(&self) -> Vec<Mail> {
+    pub fn mails(&self) -> Vec<Mail> {
         self.desk.mails.borrow().clone()
     }
 
@@ -151,7 +151,7 @@ async fn until(stream: &mut TcpStream, heard: &mut Vec<u8>, end: &[u8]) -> std::
     }
 }
 
-fn settings(port: u16, more: &str) -> String {
+pub fn settings(port: u16, more: &str) -> String {
     format!(
         "integrations:\n  mail:\n    smtp: smtp://127.0.0.1:{port}\n    tls: none\n    from: Shop <hello@shop.example>\n    breaker: none\n{more}"
     )

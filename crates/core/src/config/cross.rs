@@ -2,12 +2,15 @@
 
 use super::flow_file::FlowFile;
 use super::nearest::nearest;
+use super::playbook_file::PlaybookFile;
 use super::problem::{Code, Problem, position, shown};
 use super::queues_file::QueuesFile;
 use super::read::Spot;
 use super::source::SourceFile;
 use super::worker_file::{WorkerFile, attempt_max, delays, undoing};
+use crate::flow::TypePattern;
 use crate::message::{Channel, MessageTemplate};
+use crate::playbook::{Playbook, queue_of};
 use crate::schedule::QUEUE_PREFIX;
 use crate::schema::Schema;
 use crate::time::human;
@@ -35,10 +38,13 @@ pub(super) struct Parts<'a> {
     pub settings_unread: bool,
     pub queues: Option<QueuesFile>,
     pub flows: Vec<FlowFile>,
+    /// Of playbooks too.
     pub workers: Vec<WorkerFile>,
-    /// A file of queues, or of a worker, could not be read at all.
+    pub playbooks: Vec<PlaybookFile>,
+    /// A file of queues, of a worker, or of a playbook, could not be read at all.
     pub queues_unread: bool,
     pub workers_unread: bool,
+    pub playbooks_unread: bool,
 }
 
 pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
@@ -50,10 +56,12 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(unconsumed(parts));
     found.extend(nothing_to_pull(parts));
     found.extend(short_ttls(parts));
+    found.extend(short_ttls_of_playbooks(parts));
     found.extend(unused_stores(parts));
     found.extend(one_group(parts));
     found.extend(unknown_sources(parts));
     found.extend(unused_sources(parts));
+    found.extend(unstarted_playbooks(parts));
     found.extend(unknown_schemas(parts));
     found.extend(unknown_integrations(parts));
     found.extend(unknown_templates(parts));
@@ -111,10 +119,22 @@ fn duplicate_names(parts: &Parts<'_>) -> Vec<Problem> {
     names.dedup_by(|second, first| first.file == second.file && first.value == second.value);
     look("source", repeated(names.into_iter()));
     look("flow", repeated(parts.flows.iter().filter_map(|flow| flow.name.as_ref())));
-    look("worker", repeated(parts.workers.iter().filter_map(|worker| worker.name.as_ref())));
+    let workers =
+        || parts.workers.iter().filter(|worker| !worker.is_playbook).filter_map(|worker| worker.name.as_ref());
+    look("worker", repeated(workers()));
+    look("playbook", repeated(parts.playbooks.iter().filter_map(|playbook| playbook.name.as_ref())));
     let flow_steps = parts.flows.iter().map(|flow| &flow.step_names);
     for steps in flow_steps.chain(parts.workers.iter().map(|worker| &worker.step_names)) {
         look("step", repeated(steps.iter()));
+    }
+    // Both would be counted and asked for under one name.
+    let flows = parts.flows.iter().filter_map(|flow| flow.name.as_ref()).map(|name| ("flow", name));
+    let others: Vec<_> = flows.chain(workers().map(|name| ("worker", name))).collect();
+    for name in parts.playbooks.iter().filter_map(|playbook| playbook.name.as_ref()) {
+        let Some((what, other)) = others.iter().find(|(_, other)| other.value == name.value) else { continue };
+        let said = format!("a playbook and a {what} have the name `{}`", name.value);
+        let problem = Problem::error(Code::DuplicateName, name.span, said).help("give one of them another name");
+        found.push(parts.with_first(*other, name, problem));
     }
     found
 }
@@ -177,7 +197,8 @@ fn unknown_queues(parts: &Parts<'_>) -> Vec<Problem> {
     }
     let unknown = |spot: &&Spot<String>| !parts.queue_names().iter().any(|name| name.value == spot.value);
     let named = parts.flows.iter().flat_map(|flow| &flow.queues);
-    let named = named.chain(parts.workers.iter().filter_map(|worker| worker.consumes.as_ref()));
+    let workers = parts.workers.iter().filter(|worker| !worker.is_playbook);
+    let named = named.chain(workers.filter_map(|worker| worker.consumes.as_ref()));
     let named = named.chain(parts.workers.iter().flat_map(|worker| worker.fills.iter().chain(&worker.pulls)));
     let named = named.filter(unknown).map(|spot| {
         let said = format!("queue `{}` is not defined", spot.value);
@@ -257,29 +278,50 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     for flow in &parts.flows {
         let consumers = flow.queues.iter().filter_map(|queue| Some((queue, consumer(parts, &queue.value)?)));
-        let horizons = consumers.map(|(queue, worker)| {
-            let horizon = worker.retry.horizon(attempt_max(worker)).saturating_add(delays(worker));
-            let horizon = horizon.saturating_add(undoing(worker));
-            (horizon.saturating_add(delay(parts, flow, &queue.value)), worker)
-        });
+        let horizons =
+            consumers.map(|(queue, worker)| (horizon(worker).saturating_add(delay(parts, flow, &queue.value)), worker));
         let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
             continue;
         };
         let of_sources =
             parts.sources.iter().filter(|source| is_taken_by(source, flow)).filter_map(|file| file.ttl.as_ref());
-        for ttl in flow.ttls.iter().chain(of_sources).filter(|ttl| ttl.value < horizon) {
-            let enough = rounded_up(horizon);
-            let said = format!(
-                "keys are forgotten after {}, but worker `{}` may retry a job for {enough}",
-                human(ttl.value),
-                worker.name,
-            );
-            let problem = Problem::error(Code::TtlTooShort, ttl.span, said)
-                .label("too short")
-                .note(format!("at most {} attempts and the pauses between them", worker.retry.attempts_max))
-                .help(format!("write `ttl: {enough}` or longer, or let the worker give up sooner"));
-            found.push(at(ttl, problem));
-        }
+        let ttls = flow.ttls.iter().chain(of_sources).filter(|ttl| ttl.value < horizon);
+        found.extend(ttls.map(|ttl| short_ttl(ttl, "worker", worker, horizon)));
+    }
+    found
+}
+
+/// How long a job of this worker may live.
+fn horizon(worker: &Worker) -> Duration {
+    let horizon = worker.retry.horizon(attempt_max(worker)).saturating_add(delays(worker));
+    horizon.saturating_add(undoing(worker))
+}
+
+fn short_ttl(ttl: &Spot<Duration>, what: &str, worker: &Worker, horizon: Duration) -> Problem {
+    let enough = rounded_up(horizon);
+    let said = format!(
+        "keys are forgotten after {}, but {what} `{}` may retry a job for {enough}",
+        human(ttl.value),
+        worker.name,
+    );
+    let problem = Problem::error(Code::TtlTooShort, ttl.span, said)
+        .label("too short")
+        .note(format!("at most {} attempts and the pauses between them", worker.retry.attempts_max))
+        .help(format!("write `ttl: {enough}` or longer, or let the {what} give up sooner"));
+    at(ttl, problem)
+}
+
+fn short_ttls_of_playbooks(parts: &Parts<'_>) -> Vec<Problem> {
+    let mut found = Vec::new();
+    for playbook in parts.playbooks.iter().filter_map(|file| file.playbook()) {
+        let queue = queue_of(&playbook.name);
+        let Some(worker) = consumer(parts, &queue) else { continue };
+        let declared = parts.queues.iter().flat_map(|file| &file.queues).find(|known| known.name == queue);
+        let horizon = horizon(worker).saturating_add(declared.map_or(Duration::ZERO, |queue| queue.delay));
+        let taken =
+            parts.sources.iter().filter(|file| file.source.as_ref().is_some_and(|source| playbook.may_take(source)));
+        let ttls = taken.filter_map(|file| file.ttl.as_ref()).filter(|ttl| ttl.value < horizon);
+        found.extend(ttls.map(|ttl| short_ttl(ttl, "playbook", worker, horizon)));
     }
     found
 }
@@ -317,7 +359,9 @@ fn one_group(parts: &Parts<'_>) -> Vec<Problem> {
     let groupless = |fifo: &&Spot<String>| {
         let queue = file.queues.iter().find(|queue| queue.name == fifo.value);
         let mut steps = flows().flat_map(|flow| &flow.enqueue).filter(|step| step.queue == fifo.value);
-        queue.is_some_and(|queue| queue.group.is_none()) && steps.any(|step| step.group.is_none())
+        let mut playbooks = parts.playbooks.iter().filter_map(|playbook| playbook.name.as_ref());
+        let of_playbook = playbooks.any(|name| queue_of(&name.value) == fifo.value);
+        queue.is_some_and(|queue| queue.group.is_none()) && (of_playbook || steps.any(|step| step.group.is_none()))
     };
     let problem = |fifo: &Spot<String>| {
         let said = format!("queue `{}` keeps its order without groups: its jobs run one at a time", fifo.value);
@@ -380,17 +424,39 @@ fn unknown_integrations(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 fn unused_sources(parts: &Parts<'_>) -> Vec<Problem> {
+    let playbooks: Option<Vec<Playbook>> = parts.playbooks.iter().map(PlaybookFile::playbook).collect();
+    let Some(playbooks) = playbooks.filter(|_| !parts.playbooks_unread) else { return Vec::new() };
     if parts.flows.iter().any(|flow| flow.flow.is_none()) {
         return Vec::new();
     }
+    let starts = |file: &SourceFile| {
+        let source = file.source.as_ref();
+        playbooks.iter().any(|playbook| source.is_none_or(|source| playbook.may_take(source)))
+    };
     let unused = parts.sources.iter().filter(|source| !parts.flows.iter().any(|flow| is_taken_by(source, flow)));
     let problem = |source: &SourceFile| {
         let name = &source.name.value;
         let said = format!("no flow takes the events of source `{name}`: they are answered and not stored");
         let problem = Problem::warning(Code::UnusedSource, source.name.span, said).label("not used");
-        at(&source.name, problem.help(format!("add `- source: {name}` to the `triggers:` of a flow")))
+        let help = format!("add `- source: {name}` to the `triggers:` of a flow, or a playbook `on:` their type");
+        at(&source.name, problem.help(help))
     };
-    unused.map(problem).collect()
+    unused.filter(|source| !starts(source)).map(problem).collect()
+}
+
+/// A playbook for events that nobody sends.
+fn unstarted_playbooks(parts: &Parts<'_>) -> Vec<Problem> {
+    if parts.settings_unread || parts.sources.iter().any(|file| file.source.is_none()) {
+        return Vec::new();
+    }
+    let sources = || parts.sources.iter().filter_map(|file| file.source.as_ref());
+    let starts = |on: &&Spot<Vec<TypePattern>>| sources().any(|source| on.value.iter().any(|on| source.may_send(on)));
+    let problem = |on: &Spot<Vec<TypePattern>>| {
+        let problem =
+            Problem::warning(Code::Unstarted, on.span, "no source sends events of this type").label("never starts");
+        at(on, problem.help("add a source to clinch.yml, below `sources:`, or correct the type"))
+    };
+    parts.playbooks.iter().filter_map(|file| file.on.as_ref()).filter(|on| !starts(on)).map(problem).collect()
 }
 
 fn unknown_schemas(parts: &Parts<'_>) -> Vec<Problem> {

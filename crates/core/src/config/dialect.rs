@@ -3,6 +3,7 @@
 
 use super::shape::{Choose, Field, Kind, Need, Shape};
 use crate::budget::UNITS_MAX;
+use crate::dedup::BUCKET_MINUTES_MAX;
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
 use crate::script::{MEMORY_MAX, MEMORY_MIN};
 use crate::signature::settings::KNOWN;
@@ -35,6 +36,8 @@ pub(super) const MISSED: &[&str] = &["once", "skip", "all"];
 pub(super) const ISOLATIONS: &[&str] = &["warm", "process"];
 pub(super) const ATTEMPTS_MAX: i64 = 10_000;
 const BASE_MS_MAX: i64 = 86_400_000;
+/// 3650 days.
+const TTL_SECONDS_MAX: i64 = 315_360_000;
 const MULTIPLIER_MAX: f64 = 1_000.0;
 
 const VERSION: &[Field] = &[may("version", Kind::Int { min: 1, max: 1 }, "The version of the dialect: 1.")];
@@ -67,6 +70,11 @@ pub(super) static SETTINGS: Shape = Shape {
                 "integrations",
                 Kind::Named(&INTEGRATION),
                 "Who is called, by a name that steps say after `integration:`.",
+            ),
+            may(
+                "messaging",
+                Kind::Renames,
+                "Which integration carries a message that names none: by channel, such as `email: mail`.",
             ),
         ],
     ],
@@ -495,7 +503,11 @@ const PRIORITIES: Kind = Kind::Int { min: PRIORITY_MIN as i64, max: PRIORITY_MAX
 
 /// Where a job stands among the others. A step's word wins over its queue's.
 const PLACE: &[Field] = &[
-    may("group_from", Kind::KeyRule, "Whose job it is: `header:NAME`, `body:/json/pointer`, or a list of these."),
+    may(
+        "group_from",
+        Kind::KeyRule,
+        "Whose job it is: `header:NAME`, `body:/json/pointer`, `{{ … }}` of the body, or a list.",
+    ),
     may("priority", PRIORITIES, "The highest goes first, from -100 to 100; 0 if not given."),
     may("delay", span(Duration::ZERO), "How long a job waits before it may run; 0s if not given."),
 ];
@@ -582,7 +594,11 @@ static DEDUP: Shape = Shape {
     name: "idempotency_rule",
     doc: "How a delivery is recognised that was seen before.",
     fields: &[&[
-        must("key_from", Kind::KeyRule, "`header:NAME`, `body:/json/pointer`, or a list of these, hashed together."),
+        must(
+            "key_from",
+            Kind::KeyRule,
+            "`header:NAME`, `body:/json/pointer`, `{{ … }}` of the body, or a list of these, hashed together.",
+        ),
         may(
             "store",
             Kind::Prefixed("kv:"),
@@ -628,6 +644,26 @@ static ENQUEUE: Shape = Shape {
             may("key_from", Kind::KeyRule, "The key that travels with the job; the delivery's own if not given."),
         ],
         PLACE,
+    ],
+    choices: &[],
+};
+
+pub(super) static PLAYBOOK: Shape = Shape {
+    name: "playbook",
+    doc: "`playbooks/*.yml`: the steps that are run for each event of some type, whichever source it is from.",
+    fields: &[
+        VERSION,
+        &[
+            must("name", Kind::Name, "Unique among the playbooks, flows and workers."),
+            must("on", Kind::Patterns, "The types that start it: `shopify.cart.abandoned`, `shopify.*`, or a list."),
+            may(
+                "concurrency",
+                Kind::Int { min: 1, max: CONCURRENCY_MAX as i64 },
+                "How many jobs run at once; 16 if not given.",
+            ),
+            may("retry", Kind::Map(&RETRY), "How often and how soon a failed job is tried again."),
+            must("steps", Kind::List(&Kind::Map(&WORKER_STEP)), "The steps, in order."),
+        ],
     ],
     choices: &[],
 };
@@ -865,6 +901,7 @@ static KINDS: &[Field] = &[
         Kind::Or(&Kind::Duration { min: MILLISECOND }, &Kind::Map(&DELAY)),
         "Waits so long, such as `2h`, or until a moment.",
     ),
+    may("dedup_key", Kind::Map(&DEDUP_KEY), "Makes a key of fields of the event, and of a stretch of time."),
     may("setnx", Kind::Map(&SETNX), "Sets a key that is not set, for a while."),
     may("sql", Kind::Map(&SQL), "A statement for a database, run once."),
     may("send_template", Kind::Map(&SEND), "A message, as a template of the workspace writes it."),
@@ -906,6 +943,7 @@ const IN_WORKERS: &[Field] = &[
     may("validate", Kind::Tree, "Not run yet at the edge."),
     may("enrich", Kind::Tree, "Not run yet at the edge."),
     may("delay", Kind::Tree, "Not run yet at the edge."),
+    may("dedup_key", Kind::Tree, "Not run yet at the edge."),
     may("setnx", Kind::Tree, "Not run yet at the edge."),
     may("sql", Kind::Tree, "Not run yet at the edge."),
     may("send_template", Kind::Tree, "Not run yet at the edge."),
@@ -983,15 +1021,49 @@ static DELAY: Shape = Shape {
     }],
 };
 
+static DEDUP_KEY: Shape = Shape {
+    name: "dedup_key_step",
+    doc: "A key of fields of the event: the same fields, the same key.",
+    fields: &[&[
+        must("fields", Kind::List(&Kind::BodyField), "Fields of the body, such as `customer.id`, or `{{ … }}`."),
+        may(
+            "bucket_minutes",
+            Kind::Int { min: 1, max: BUCKET_MINUTES_MAX as i64 },
+            "Moments of one stretch of so many minutes are one.",
+        ),
+        may("time_field", Kind::Text, "With `bucket_minutes`: the field that is a moment; `timestamp` if not given."),
+        may("normalise", Kind::Map(&NORMALISE), "Fields whose spelling does not matter."),
+    ]],
+    choices: &[],
+};
+
+static NORMALISE: Shape = Shape {
+    name: "normalise",
+    doc: "Fields whose spelling does not matter.",
+    fields: &[&[
+        may("email", Kind::List(&Kind::Text), "Fields that are mail addresses: their case does not matter."),
+        may("phone", Kind::List(&Kind::Text), "Fields that are phone numbers, as people write them."),
+        may("country", Kind::Country, "Where numbers without `+` are, such as `DE`."),
+    ]],
+    choices: &[],
+};
+
 static SETNX: Shape = Shape {
     name: "setnx_step",
     doc: "Sets a key that is not set, for a while; says whether it did.",
     fields: &[&[
         must("key", Kind::Template, "What is set, such as \"cart-{{ body.customer }}\"."),
-        must("ttl", span(SECOND), "How long it stays set."),
+        may("ttl", span(SECOND), "How long it stays set."),
+        may("ttl_seconds", Kind::Int { min: 1, max: TTL_SECONDS_MAX }, "The same in seconds."),
         may("on_exists", Kind::Choice(&["continue", "stop"]), "Another job has set it; continue if not given."),
     ]],
-    choices: &[],
+    choices: &[Choose {
+        keys: &["ttl", "ttl_seconds"],
+        need: Need::Required,
+        none: "nothing says how long the key stays set",
+        two: "both say how long",
+        help: "add `ttl: 48h`",
+    }],
 };
 
 static SQL: Shape = Shape {
@@ -1010,13 +1082,24 @@ static SEND: Shape = Shape {
     name: "send_step",
     doc: "A message, as a template of the workspace writes it.",
     fields: &[&[
-        must("integration", Kind::Name, "The integration of `clinch.yml` that carries it, with `smtp` or `message`."),
+        may(
+            "integration",
+            Kind::Name,
+            "The integration that carries it, with `smtp` or `message`; if not given, that of `messaging`, or the only one.",
+        ),
+        may("channel", Kind::Name, "The name below `messaging` of `clinch.yml` whose integration carries it."),
         must("template", Kind::Name, "`NAME` of `templates/NAME.txt`, `.md`, `.html` or `.json`."),
         must("to", Kind::Template, "Whom it is for: a mail address, a channel, a phone number, a token."),
         may("with", Kind::Body, "What the template reads as `with`, besides the names of every step."),
         may("timeout", span(MILLISECOND), "How long it may take; 30s if not given."),
     ]],
-    choices: &[],
+    choices: &[Choose {
+        keys: &["integration", "channel"],
+        need: Need::Optional,
+        none: "",
+        two: "both say who carries it",
+        help: "",
+    }],
 };
 
 const STEP_NAME: &[Field] = &[
@@ -1039,6 +1122,7 @@ const OF_BRANCHES: &[&str] = &[
     "run",
     "sql",
     "queue_pull",
+    "dedup_key",
     "setnx",
     "send_template",
     "validate",
@@ -1059,12 +1143,26 @@ pub(super) const RUN: &[&str] = &[
     "validate",
     "enrich",
     "delay",
+    "dedup_key",
     "setnx",
     "sql",
     "send_template",
     "queue",
     "queue_pull",
     "parallel",
+];
+
+/// What may stand after `run:`, each with the short form that it is another spelling of. What it is given is below `with:`.
+pub(super) const NAMED_ACTIONS: &[(&str, &str)] = &[
+    ("utils.compute_dedup_key", "dedup_key"),
+    ("store.setnx", "setnx"),
+    ("messaging.send_template", "send_template"),
+    ("http", "http"),
+    ("sql", "sql"),
+    ("transform", "transform"),
+    ("validate", "validate"),
+    ("enrich", "enrich"),
+    ("delay", "delay"),
 ];
 
 /// These go with an action and change what it does.
@@ -1097,8 +1195,8 @@ const SCRIPT: &[Field] = &[
 ];
 
 const LATER: &[Field] = &[
-    may("run", Kind::Tree, "A named action. Not run yet."),
-    may("with", Kind::Tree, "What an action is given."),
+    may("run", Kind::NamedAction, "An action by its name, such as `store.setnx`: another spelling of `setnx:`."),
+    may("with", Kind::Tree, "With `run`: what the action is given, as below its short form."),
     may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
     may("approval", Kind::Tree, "Asks a person. Not run yet."),
 ];

@@ -7,7 +7,9 @@ mod cross;
 mod dialect;
 mod flow_file;
 mod integration;
+mod named_action;
 pub(crate) mod nearest;
+mod playbook_file;
 pub mod problem;
 mod queues_file;
 mod read;
@@ -35,6 +37,7 @@ use crate::integration::Integration;
 use crate::lane::{OnDead, Order};
 use crate::mask::Rules;
 use crate::message::MessageTemplate;
+use crate::playbook::Playbook;
 use crate::schedule::Schedule;
 use crate::schema::Schema;
 use crate::script::Runtime;
@@ -106,8 +109,11 @@ impl fmt::Display for Version {
 pub struct Workspace {
     pub settings: Settings,
     pub queues: Vec<Queue>,
+    /// Those of `flows/`, and those that start playbooks.
     pub flows: Vec<Flow>,
+    /// Those of `workers/`, and those that run playbooks.
     pub workers: Vec<Worker>,
+    pub playbooks: Vec<Playbook>,
     /// Those of `clinch.yml`, and the flows' own.
     pub sources: Vec<Source>,
     pub integrations: Vec<Arc<Integration>>,
@@ -136,6 +142,10 @@ impl Workspace {
 
     pub fn flow(&self, name: &str) -> Option<&Flow> {
         self.flows.iter().find(|flow| flow.name == name)
+    }
+
+    pub fn playbook(&self, name: &str) -> Option<&Playbook> {
+        self.playbooks.iter().find(|playbook| playbook.name == name)
     }
 
     pub fn integration(&self, name: &str) -> Option<&Arc<Integration>> {
@@ -366,8 +376,10 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
         queues: None,
         flows: Vec::new(),
         workers: Vec::new(),
+        playbooks: Vec::new(),
         queues_unread: false,
         workers_unread: false,
+        playbooks_unread: false,
     };
     // The settings first: steps name what is in them.
     let (settings, others): (Vec<_>, Vec<_>) =
@@ -412,6 +424,7 @@ impl Found {
             parts.settings_unread |= kind == FileKind::Settings;
             parts.queues_unread |= kind == FileKind::Queues;
             parts.workers_unread |= kind == FileKind::Worker;
+            parts.playbooks_unread |= kind == FileKind::Playbook;
             return;
         };
         match kind {
@@ -429,8 +442,14 @@ impl Found {
                 parts.flows.push(flow);
             }
             FileKind::Worker => {
-                let mut worker = worker_file::read(&root, &self.integrations, report);
+                let mut worker = worker_file::read(root, &self.integrations, report);
                 self.refuse(report, std::mem::take(&mut worker.refusals));
+                parts.workers.push(worker);
+            }
+            FileKind::Playbook => {
+                let (playbook, mut worker) = playbook_file::read(root, &self.integrations, report);
+                self.refuse(report, std::mem::take(&mut worker.refusals));
+                parts.playbooks.push(playbook);
                 parts.workers.push(worker);
             }
             FileKind::Schema | FileKind::Template => unreachable!("it is no YAML"),
@@ -462,14 +481,24 @@ impl Found {
         let workers: Vec<Worker> = parts.workers.into_iter().filter_map(|file| file.worker).collect();
         let shared = self.settings.kv.iter().flat_map(SharedStore::secrets);
         let partners = self.integrations.iter().flat_map(|partner| partner.templates().flat_map(Template::secrets));
+        let sources: Vec<Source> = parts.sources.into_iter().filter_map(|file| file.source).collect();
+        let playbooks: Vec<Playbook> = parts.playbooks.iter().filter_map(|file| file.playbook()).collect();
+        let mut queues = parts.queues.map(|file| file.queues).unwrap_or_default();
+        for own in playbooks.iter().map(Playbook::queue) {
+            if !queues.iter().any(|declared| declared.name == own.name) {
+                queues.push(own);
+            }
+        }
+        let flows = parts.flows.into_iter().filter_map(|file| file.flow);
         let workspace = Workspace {
             secrets: workers.iter().flat_map(worker_file::secrets).chain(shared).chain(partners).collect(),
             settings: self.settings,
             integrations: self.integrations.clone(),
-            queues: with_schedules(parts.queues.map(|file| file.queues).unwrap_or_default(), &workers),
-            flows: parts.flows.into_iter().filter_map(|file| file.flow).collect(),
+            queues: with_schedules(queues, &workers),
+            flows: flows.chain(playbooks.iter().map(|playbook| playbook.flow(&sources))).collect(),
             workers,
-            sources: parts.sources.into_iter().filter_map(|file| file.source).collect(),
+            playbooks,
+            sources,
             schemas: parts.schemas.into_iter().filter_map(|(name, schema)| Some((name, schema?))).collect(),
             templates: parts.templates,
             runtimes,
@@ -498,6 +527,7 @@ enum FileKind {
     Queues,
     Flow,
     Worker,
+    Playbook,
     Schema,
     Template,
 }
@@ -516,6 +546,7 @@ impl FileKind {
             None if stem == "queues" => Some(FileKind::Queues),
             Some(("flows", name)) if !name.is_empty() => Some(FileKind::Flow),
             Some(("workers", name)) if !name.is_empty() => Some(FileKind::Worker),
+            Some(("playbooks", name)) if !name.is_empty() => Some(FileKind::Playbook),
             _ => None,
         }
     }
@@ -525,7 +556,8 @@ impl FileKind {
         match self {
             FileKind::Settings => Some("clinch"),
             FileKind::Queues => Some("queues"),
-            FileKind::Flow | FileKind::Worker | FileKind::Schema | FileKind::Template => None,
+            FileKind::Flow | FileKind::Worker | FileKind::Playbook => None,
+            FileKind::Schema | FileKind::Template => None,
         }
     }
 }
@@ -543,6 +575,6 @@ fn read_schema(report: &mut Report<'_>, parts: &mut Parts<'_>) {
 fn unknown_file(path: &str) -> Problem {
     let said = format!("`{}` is not a file of a workspace", problem::shown(path));
     Problem::error(Code::UnknownFile, Span::default(), said).help(
-        "a workspace has clinch.yml, queues.yml, flows/*.yml, workers/*.yml, schemas/*.json and templates/*; move or remove it",
+        "a workspace has clinch.yml, queues.yml, flows/*.yml, workers/*.yml, playbooks/*.yml, schemas/*.json and templates/*; move or remove it",
     )
 }

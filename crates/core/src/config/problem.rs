@@ -168,6 +168,7 @@ codes! {
     UnknownTemplate = "CL0169", "a template is named and there is no such file";
     BadEnv = "CL0170", "a variable cannot be given to a script";
     NoRuntime = "CL0171", "the runtime of a script is not installed";
+    Unstarted = "CL0174", "no source sends the events that start a playbook";
     BadSchedule = "CL0180", "when a worker runs cannot be read";
     NoDeadLetters = "CL0181", "nobody's dead letters are kept in a queue that is read from";
 }

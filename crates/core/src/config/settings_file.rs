@@ -2,6 +2,7 @@
 
 use super::dialect::SETTINGS;
 use super::integration;
+use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, printable};
 use super::read::{Reader, Spot};
 use super::shape;
@@ -49,7 +50,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
         integrations: integrations
             .iter()
             .filter_map(|(key, node)| integration::read(&key.text, Reader { node, report }))
-            .map(Arc::new)
+            .map(|read| Arc::new(Integration { carries: channels(reader, &read.name), ..read }))
             .collect(),
         integration_names: integrations.iter().map(spot).collect(),
         sources: sources
@@ -58,6 +59,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             .collect(),
     };
     let mut problems: Vec<Problem> = reader.map("masking").and_then(bad_masking).into_iter().collect();
+    problems.extend(messaging(reader).filter_map(|(_, named)| no_carrier(&named, &file)));
     integrations.iter().for_each(|(_, node)| integration::check(Reader { node, report }, &mut problems));
     for (key, node) in sources {
         let map = Reader { node, report };
@@ -82,6 +84,40 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
         report.add(forgetful(kv));
     }
     file
+}
+
+/// The channels below `messaging:`, each with the integration that carries its messages.
+fn messaging<'a>(settings: Reader<'a>) -> impl Iterator<Item = (&'a str, Spot<String>)> {
+    let channels = settings.node.get("messaging").map_or(&[][..], Node::fields).iter();
+    channels.filter_map(move |(key, node)| {
+        let value = value::name(node, &key.text).ok()?;
+        Some((key.text.as_str(), Spot { value, file: settings.report.file.to_string(), span: node.head() }))
+    })
+}
+
+fn channels(settings: Reader<'_>, integration: &str) -> Vec<String> {
+    let own = messaging(settings).filter(|(_, named)| named.value == integration);
+    own.map(|(channel, _)| channel.to_string()).collect()
+}
+
+/// A channel whose integration is not there, or that no message can be sent to.
+fn no_carrier(named: &Spot<String>, file: &SettingsFile) -> Option<Problem> {
+    let known = file.integration_names.iter().map(|known| known.value.as_str());
+    if !known.clone().any(|known| known == named.value) {
+        let said = format!("integration `{}` is not defined", named.value);
+        let problem = Problem::error(Code::UnknownIntegration, named.span, said).label("unknown integration");
+        let add = format!("add it below `integrations:`:\n  {}:\n    smtp: smtp://…", named.value);
+        return Some(match nearest(&named.value, known) {
+            Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
+            None => problem.help(add),
+        });
+    }
+    let read = file.integrations.iter().find(|known| *known.name == *named.value)?;
+    read.channel.is_none().then(|| {
+        let said = format!("integration `{}` does not say how a message is sent to it", named.value);
+        let problem = Problem::error(Code::BadMailServer, named.span, said).label("has neither `smtp` nor `message`");
+        problem.help(format!("add `smtp:` and `from:`, or `message:`, below `{}:`", named.value))
+    })
 }
 
 fn masking(map: Reader<'_>) -> Option<Result<Rules, BadRules>> {

@@ -147,6 +147,10 @@ pub(super) enum Kind {
     File(&'static str),
     /// A type of events, the beginning of types, or a list of these.
     Patterns,
+    /// A field of the body, or an expression.
+    BodyField,
+    /// The name of an action. Those that are known were read as their short forms before.
+    NamedAction,
 }
 
 impl Shape {
@@ -214,6 +218,8 @@ impl Kind {
             Kind::DatabaseUrl => "${secrets.NAME}",
             Kind::Template | Kind::EventTemplate => "\"{{ body.id }}\"",
             Kind::File(_) => "GeoLite2-City.mmdb",
+            Kind::BodyField => "customer_id",
+            Kind::NamedAction => "store.setnx",
             Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Env | Kind::Renames => "",
         }
     }
@@ -330,6 +336,8 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::UrlOrPath => check_names(node, value::url_or_path(node, name).map(|url| Names::of(&url)), report),
         Kind::Moment => keep(node, value::moment(node, name), report),
         Kind::Patterns => check_patterns(node, name, report),
+        Kind::BodyField => check_names(node, value::body_field(node, name).map(|expr| Names::of_expr(&expr)), report),
+        Kind::NamedAction => keep(node, value::text(node, name), report),
         Kind::Template => check_names(node, value::template(node, name).map(|text| Names::of(&text)), report),
         Kind::EventTemplate => {
             check_roots(node, value::template(node, name).map(|text| Names::of(&text)), EVENT_ROOTS, report);
@@ -499,7 +507,7 @@ fn check_key_rule(node: &Node, name: &str, report: &mut Report<'_>) {
     match &node.value {
         Value::List(items) if (1..=value::KEY_PARTS_MAX).contains(&items.len()) => {
             for item in items {
-                keep(item, value::key_part(item, name), report);
+                keep(item, value::rule_part(item, name), report);
             }
         }
         _ => keep(node, value::key_rule(node, name), report),

@@ -152,6 +152,22 @@ pub(super) fn nesting(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expr::{Expr, Scope};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    proptest! {
+        #[test]
+        fn c12_a_step_of_any_name_is_read_by_its_name(name in "[a-zA-Z0-9][a-zA-Z0-9_-]{0,12}[a-z0-9]", number in 0..100_i64) {
+            let steps = json!({ name.clone(): {"output": {"n": number}} });
+            let scope = Scope::from_iter([("steps".to_string(), steps)]);
+            let value = |text: &str| Expr::parse(&spelt_out(text)).expect("an expression").value(&scope);
+            prop_assert_eq!(value(&format!("steps.{name}.output.n")), Ok(json!(number)));
+            prop_assert_eq!(value(&format!("steps.{name}.output.n-1")), Ok(json!(number - 1)));
+            prop_assert_eq!(value(&format!("(steps.{name}.output.n)- steps.{name}.output.n")), Ok(json!(0)));
+            prop_assert_eq!(steps_in_expr(&format!("1-steps.{name}.output")), [name]);
+        }
+    }
 
     #[test]
     fn a_hyphen_in_the_name_of_a_step_or_a_header_is_part_of_it() {

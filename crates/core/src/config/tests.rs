@@ -3,6 +3,7 @@
 use super::*;
 use crate::budget::{OnExhausted, Per};
 use crate::effect::Idempotency;
+use crate::expr::Expr;
 use crate::flow::{Method, OnConflict, OnDuplicateOfDead};
 use crate::key::{KeyPart, KeyRule};
 use crate::lane::{OnDead, Order};
@@ -16,6 +17,8 @@ use std::time::Duration;
 const INGEST: &str = include_str!("../../tests/tutorial/flows/ingest.yml");
 const UPSERT: &str = include_str!("../../tests/tutorial/workers/contact-upsert.yml");
 const REPLAY: &str = include_str!("../../tests/tutorial/workers/replay-dlq.yml");
+const CART: &str = include_str!("../../tests/cart-recovery/playbooks/cart-recovery.yaml");
+const CART_RETRY: &str = include_str!("../../tests/cart-recovery/retry.json");
 const TUTORIAL_QUEUES: &str = include_str!("../../tests/tutorial/queues.yml");
 
 const QUEUES: &str = "queues:\n  - name: orders\n  - name: orders-dlq\n    retention: 7d\n";
@@ -273,11 +276,7 @@ fn c8_a_pull_from_where_nothing_dies_is_told() {
 
 #[test]
 fn every_later_kind_of_step_loads_in_both_spellings() {
-    for step in [
-        "{id: a, run: utils.compute_dedup_key, with: {fields: [customer_id], bucket_minutes: 5}}",
-        "{name: a, policy: x}",
-        "{name: a, approval: {by: x}}",
-    ] {
+    for step in ["{name: a, policy: x}", "{name: a, approval: {by: x}}"] {
         let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
         let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
         assert_eq!(workspace.refusals().len(), 1, "{step}");
@@ -1239,8 +1238,8 @@ fn p10_a_list_has_only_so_many_items() {
 
 /// Files in which some bytes were changed, moved or cut: the way files go wrong.
 pub(super) fn mutated() -> impl Strategy<Value = Files> {
-    let texts = [INGEST, UPSERT, REPLAY, TUTORIAL_QUEUES, FLOW, WORKER, PARTED, UNDONE, QUEUES, REDIS];
-    let paths = ["clinch.yml", "flows/a.yml", "queues.yml", "workers/a.yml"];
+    let texts = [INGEST, UPSERT, REPLAY, CART, TUTORIAL_QUEUES, FLOW, WORKER, PARTED, UNDONE, QUEUES, REDIS];
+    let paths = ["clinch.yml", "flows/a.yml", "playbooks/a.yml", "queues.yml", "workers/a.yml"];
     let scraps = prop::sample::select(vec![
         "",
         "\t",
@@ -1498,7 +1497,7 @@ fn b8_a_step_that_sets_a_key_is_read_or_told_what_to_write() {
     let check = |step: &str, column: usize, code: Code, said: &str, help: &str| {
         check(&with_step(step), &format!("workers/post.yml:9:{column}"), code, said, help);
     };
-    check("{name: a, setnx: {key: x}}", 15, Code::MissingKey, "`ttl` is missing", "ttl: 48h");
+    check("{name: a, setnx: {key: x}}", 15, Code::MissingKey, "how long the key stays set", "ttl: 48h");
     check("{name: a, setnx: {ttl: 1h}}", 15, Code::MissingKey, "`key` is missing", "key: ");
     check("{name: a, setnx: {key: '{{ id }}', ttl: 1h}}", 32, Code::BadExpression, "`id`", "body.id");
     check("{name: a, setnx: {key: x, ttl: 1h, on_exists: fail}}", 51, Code::BadChoice, "`fail`", "`stop`");
@@ -2031,4 +2030,236 @@ fn c8_what_is_said_of_a_mail_server_must_make_sense() {
         "`mesage` is not known",
         "`message`",
     );
+}
+
+const CART_SETTINGS: &str = "\
+sources:
+  shop: {verify: shopify, secret: '${secrets.SHOP}', types: {carts/abandoned: shopify.cart.abandoned}}
+integrations:
+  mail: {smtp: 'smtp://user:${secrets.SMTP}@mail.example:587', from: 'Shop <hello@shop.example>'}
+";
+const CART_MAIL: (&str, &str) =
+    ("templates/cart_recovery_v3.txt", "---\nsubject: Your cart\n---\nHello {{ event.email }}\n");
+
+/// A workspace with this playbook and nothing else that runs.
+fn with_playbook(playbook: &str, settings: &str) -> Files {
+    files(&[("clinch.yml", settings), ("playbooks/cart-recovery.yaml", playbook), CART_MAIL])
+}
+
+#[test]
+fn c12_the_playbook_of_the_incident_loads_byte_for_byte() {
+    let files = with_playbook(CART, CART_SETTINGS);
+    assert_eq!(told(&files), Vec::<String>::new());
+    let workspace = loaded(&files);
+    let playbook = workspace.playbook("cart-recovery").expect("the playbook");
+    assert!(playbook.on[0].matches("shopify.cart.abandoned"));
+    let (flow, queue) = (workspace.flow("cart-recovery").expect("its flow"), "playbook.cart-recovery");
+    assert!(flow.takes("shop", "shopify.cart.abandoned") && !flow.takes("shop", "shopify.cart.created"));
+    assert_eq!((flow.enqueue.len(), flow.enqueue[0].queue.as_str()), (1, queue));
+    assert!(workspace.queue(queue).is_some());
+    let steps = &workspace.worker_for(queue).expect("its worker").steps;
+    let names: Vec<&str> = steps.iter().map(|step| &*step.name).collect();
+    assert_eq!(names, ["compute-dedup", "check-and-set", "maybe-send-email"]);
+    let Action::DedupKey(rule) = &steps[0].action else { panic!("{:?}", steps[0]) };
+    let readings: Vec<_> = rule.fields.iter().map(|field| (field.name.as_str(), field.reading)).collect();
+    let bucket_minutes = std::num::NonZeroU32::new(5).expect("not zero");
+    let time = crate::dedup::Reading::Time { bucket_minutes };
+    let plain = crate::dedup::Reading::AsItIs;
+    assert_eq!(readings, [("customer_id", plain), ("store_id", plain), ("timestamp", time)]);
+    assert_eq!(rule.owner, "cart-recovery");
+    let Action::Setnx(setnx) = &steps[1].action else { panic!("{:?}", steps[1]) };
+    assert_eq!((setnx.ttl, setnx.stops), (Duration::from_secs(2700), false));
+    let Action::Send(send) = &steps[2].action else { panic!("{:?}", steps[2]) };
+    assert_eq!((&*send.partner.name, send.template.as_str()), ("mail", "cart_recovery_v3"));
+    assert_eq!(steps[2].when.as_ref().map(Expr::source), Some("steps[\"check-and-set\"].output.set == true"));
+}
+
+#[test]
+fn c12_c5_the_retry_policy_of_the_incident_is_read_as_json_writes_it() {
+    let retry = CART_RETRY.trim().trim_start_matches('{').trim_end_matches('}').trim();
+    let workspace = loaded(&with_playbook(&format!("{CART}{retry}\n"), CART_SETTINGS));
+    let retry = &workspace.workers[0].retry;
+    assert_eq!((retry.base, retry.attempts_max.get()), (Duration::from_millis(500), 3));
+    let budget = retry.budget.as_ref().expect("a budget");
+    assert_eq!((budget.per.clone(), budget.allowance.units.get(), &*budget.name), (Per::Contact, 5, "cart-recovery"));
+}
+
+/// The playbook with one piece of its text replaced has exactly this problem.
+fn check_playbook(from: &str, to: &str, place: &str, code: Code, said: &str, help: &str) {
+    assert!(CART.contains(from), "{from}");
+    let files = with_playbook(&CART.replacen(from, to, 1), CART_SETTINGS);
+    check(&files, &format!("playbooks/cart-recovery.yaml:{place}"), code, said, help);
+}
+
+#[test]
+fn c12_j1_what_is_wrong_with_a_playbook_is_told_at_its_place() {
+    check_playbook("run: store.setnx", "run: store.setnxx", "11:10", Code::BadChoice, "no action", "`store.setnx`?");
+    check_playbook("run: store.setnx", "run: setnx", "11:10", Code::BadChoice, "no action", "`store.setnx`?");
+    check_playbook("ttl_seconds: 2700", "ttl_second: 2700", "14:7", Code::UnknownKey, "`ttl_second`", "`ttl_seconds`?");
+    check_playbook("ttl_seconds: 2700", "ttl_seconds: 0", "14:20", Code::OutOfRange, "too small", "");
+    check_playbook(
+        "steps.compute-dedup",
+        "steps.compute-dedop",
+        "13:15",
+        Code::UnknownStep,
+        "compute-dedop",
+        "compute-dedup",
+    );
+    check_playbook(
+        "steps.check-and-set",
+        "steps.check-and-sett",
+        "16:12",
+        Code::UnknownStep,
+        "check-and-sett",
+        "check-and-set",
+    );
+    check_playbook("{{ event.email }}", "{{ evnt.email }}", "20:14", Code::BadExpression, "`evnt`", "`event`?");
+    check_playbook(
+        "template: cart_recovery_v3",
+        "template: cart_recovery_v2",
+        "19:17",
+        Code::UnknownTemplate,
+        "v2",
+        "v3",
+    );
+    check_playbook("on: shopify.cart.abandoned\n", "", "2:1", Code::MissingKey, "`on` is missing", "on: shopify.*");
+    let found = told(&with_playbook(&CART.replace("on: shopify.", "on: stripe."), CART_SETTINGS));
+    assert!(
+        found.iter().any(|told| told.ends_with("yaml:3:5 CL0174 no source sends events of this type")),
+        "{found:?}"
+    );
+    check_playbook("bucket_minutes: 5", "bucket_minutes: 0", "9:23", Code::OutOfRange, "too small", "");
+    check_playbook(", timestamp]", "]", "9:7", Code::MissingKey, "needs a field that is a moment", "time_field");
+    check_playbook(
+        "[customer_id, store_id,",
+        "['customer id', store_id,",
+        "8:16",
+        Code::BadExpression,
+        "not a field",
+        "path",
+    );
+    check_playbook("bucket_minutes: 5", "normalise: {email: [emal]}", "9:27", Code::BadChoice, "`emal`", "");
+    check_playbook(
+        "bucket_minutes: 5",
+        "time_field: store_id",
+        "9:19",
+        Code::EitherOr,
+        "goes with `bucket_minutes`",
+        "",
+    );
+    let bare = "    with:\n      key: {{ steps.compute-dedup.output.key }}\n      ttl_seconds: 2700\n";
+    check_playbook(bare, "", "11:10", Code::MissingKey, "`store.setnx` is given nothing", "below `setnx:`");
+}
+
+#[test]
+fn c12_a_name_is_of_a_playbook_a_flow_or_a_worker() {
+    let playbook = CART.replace("name: cart-recovery", "name: post");
+    let mut files = with(&[("playbooks/a.yml", &playbook), ("clinch.yml", CART_SETTINGS)]);
+    files.0.push((CART_MAIL.0.into(), CART_MAIL.1.into()));
+    check(
+        &files,
+        "playbooks/a.yml:2:7",
+        Code::DuplicateName,
+        "a playbook and a worker have the name `post`",
+        "another",
+    );
+    let twice = Files([with_playbook(CART, CART_SETTINGS).0, vec![("playbooks/b.yml".into(), CART.into())]].concat());
+    assert!(
+        told(&twice).iter().any(|told| told.contains("two playbooks have the name `cart-recovery`")),
+        "{:?}",
+        told(&twice)
+    );
+}
+
+#[test]
+fn c12_a_queue_of_a_playbook_may_be_declared_for_its_settings() {
+    let mut files = with_playbook(CART, CART_SETTINGS);
+    files
+        .0
+        .push(("queues.yml".into(), "queues:\n  - {name: playbook.cart-recovery, visibility_timeout: 90s}\n".into()));
+    assert_eq!(told(&files), Vec::<String>::new());
+    let queues = loaded(&files).queues;
+    assert_eq!((queues.len(), queues[0].visibility_timeout), (1, Duration::from_secs(90)));
+    let mut files = with_playbook(CART, CART_SETTINGS);
+    files.0.push(("queues.yml".into(), "queues:\n  - {name: playbook.cart-recovery, fifo: true}\n".into()));
+    check(&files, "queues.yml:2:42", Code::OneGroup, "its jobs run one at a time", "group_from");
+}
+
+#[test]
+fn c12_a_source_needs_no_flow_where_a_playbook_takes_its_events() {
+    let found = told(&with_playbook(CART, &format!("{CART_SETTINGS}  other: {{base_url: 'https://a.b'}}\n")));
+    assert_eq!(found, Vec::<String>::new());
+    let stripe = CART_SETTINGS.replace("sources:\n", "sources:\n  pay: {verify: stripe, secret: '${secrets.PAY}'}\n");
+    let found = told(&with_playbook(CART, &stripe));
+    assert!(found.len() == 1 && found[0].contains("no flow takes the events of source `pay`"), "{found:?}");
+    let short = CART_SETTINGS.replace("verify: shopify,", "verify: shopify, ttl: 5s,");
+    let found = told(&with_playbook(CART, &short));
+    assert!(found.iter().any(|told| told.contains("playbook `cart-recovery` may retry a job for")), "{found:?}");
+}
+
+#[test]
+fn c8_a_message_that_names_no_integration_goes_by_its_channel_or_by_the_only_one() {
+    let two = format!("{CART_SETTINGS}  chat: {{message: slack}}\n");
+    let said = "several integrations can carry this message: mail, chat";
+    check(
+        &with_playbook(CART, &two),
+        "playbooks/cart-recovery.yaml:17:5",
+        Code::UnknownIntegration,
+        said,
+        "messaging: {email: NAME}",
+    );
+    let partner = |playbook: &str, settings: &str| {
+        let workspace = loaded(&with_playbook(playbook, settings));
+        let Action::Send(send) = &workspace.workers[0].steps[2].action else { panic!("a message") };
+        send.partner.name.to_string()
+    };
+    assert_eq!(partner(CART, &format!("{two}messaging: {{email: mail}}\n")), "mail");
+    let both = format!("{two}messaging: {{email: mail, slack: chat}}\n");
+    assert_eq!(partner(&CART.replace("      template:", "      channel: slack\n      template:"), &both), "chat");
+    assert_eq!(partner(&CART.replace("      template:", "      integration: chat\n      template:"), &both), "chat");
+    let push = CART.replace("      template:", "      channel: slak\n      template:");
+    let place = "playbooks/cart-recovery.yaml:19:16";
+    check(&with_playbook(&push, &both), place, Code::UnknownIntegration, "channel `slak`", "did you mean `slack`?");
+    let settings = format!("{CART_SETTINGS}messaging: {{email: mial}}\n");
+    let files = with_playbook(CART, &settings);
+    assert!(
+        told(&files).iter().any(|told| told.contains("clinch.yml:5:20 CL0162 integration `mial` is not defined")),
+        "{:?}",
+        told(&files)
+    );
+}
+
+#[test]
+fn c12_named_actions_are_another_spelling_of_every_short_form_in_workers_too() {
+    let action = |step: &str| loaded(&with_step(step)).workers[0].steps[0].action.clone();
+    assert!(matches!(action("{id: a, run: http, with: {url: 'https://a.b'}}"), Action::Http(_)));
+    assert!(matches!(action("{id: a, run: transform, with: {x: '{{ body.id }}'}}"), Action::Transform(_)));
+    assert!(matches!(action("{id: a, run: delay, with: 2h}"), Action::Delay(_)));
+    assert!(matches!(action("{id: a, dedup_key: {fields: [customer.id, '{{ event.type }}']}}"), Action::DedupKey(_)));
+    let inside = "{name: p, parallel: [{name: a, run: store.setnx, with: {key: x, ttl: 1h}}]}";
+    let Action::Parallel(branches) = action(inside) else { panic!("branches") };
+    assert!(matches!(branches[0].steps[0].action, Action::Setnx(_)));
+    let both = with_step("{name: a, setnx: {key: x, ttl: 1h}, run: store.setnx, with: {key: y, ttl: 2h}}");
+    assert!(told(&both).iter().any(|told| told.contains("exclude each other")), "{:?}", told(&both));
+}
+
+#[test]
+fn b1_a_key_and_a_group_may_be_computed_from_the_body() {
+    let flow = FLOW.replace("key_from: header:Idempotency-Key", "key_from: [{{ body.email | lower }}, 'body:/id']");
+    let flow = flow.replace("      name: orders", "      name: orders\n      group_from: {{ body.customer.id }}");
+    let flow = flow.replace("[{{ body.email | lower }}, 'body:/id']", "['{{ body.email | lower }}', 'body:/id']");
+    let files = with(&[("flows/intake.yml", &flow)]);
+    assert_eq!(told(&files), Vec::<String>::new());
+    let workspace = loaded(&files);
+    let group = workspace.flows[0].enqueue[0].group.as_ref().expect("a group");
+    assert!(matches!(group, KeyRule::One(KeyPart::Computed(expr)) if expr.source() == "body.customer.id"));
+    check_flow(
+        "header:Idempotency-Key",
+        "{{ headers.x-id }}",
+        "7:19",
+        Code::BadExpression,
+        "only the body",
+        "header:NAME",
+    );
+    check_flow("header:Idempotency-Key", "{{ body. }}", "7:19", Code::BadExpression, "cannot be read", "");
 }

@@ -264,10 +264,26 @@ pub(super) fn key_rule(node: &Node, name: &str) -> Read<KeyRule> {
             Err(Box::new(bad(Code::OutOfRange, node, said)))
         }
         Value::List(items) => {
-            let parts = items.iter().map(|item| key_part(item, name));
+            let parts = items.iter().map(|item| rule_part(item, name));
             Ok(KeyRule::Tuple(parts.collect::<Result<_, _>>()?))
         }
-        _ => Ok(KeyRule::One(key_part(node, name)?)),
+        _ => Ok(KeyRule::One(rule_part(node, name)?)),
+    }
+}
+
+/// A place, or `{{ … }}` that reads the body.
+pub(super) fn rule_part(node: &Node, name: &str) -> Read<KeyPart> {
+    if !text(node, name)?.contains("{{") {
+        return key_part(node, name);
+    }
+    let expr = expr(node, name)?;
+    match expr.roots().into_iter().find(|root| root != "body") {
+        None => Ok(KeyPart::Computed(expr)),
+        Some(root) => {
+            let said =
+                format!("`{name}` reads `{}`, and only the body is there when a key is looked for", shown(&root));
+            Err(Box::new(bad(Code::BadExpression, node, said).help("read `body`; for a header write `header:NAME`")))
+        }
     }
 }
 
@@ -310,6 +326,25 @@ impl Names {
 pub(super) fn expr(node: &Node, name: &str) -> Read<Expr> {
     let text = text(node, name)?;
     expr_of(text).map_err(|error| bad_expr(node, name, &error))
+}
+
+/// A field of the body by its path, such as `customer.id`, or an expression: `{{ … }}`, or a path that begins with a
+/// known name.
+pub(super) fn body_field(node: &Node, name: &str) -> Read<Expr> {
+    let written = text(node, name)?.trim();
+    let is_expr = written.starts_with("{{") || written.split_once('.').is_some_and(|(root, _)| ROOTS.contains(&root));
+    if is_expr {
+        return expr(node, name);
+    }
+    let is_part =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+    if !written.split('.').all(is_part) {
+        let said = format!("`{}` is not a field", shown(written));
+        let help = "write a path such as `customer.id`, or an expression: `{{ body[\"customer id\"] }}`";
+        return Err(Box::new(bad(Code::BadExpression, node, said).help(help)));
+    }
+    let path: String = written.split('.').map(|part| format!("[\"{part}\"]")).collect();
+    expr_of(&format!("body{path}")).map_err(|error| bad_expr(node, name, &error))
 }
 
 /// An expression that is not written in YAML.

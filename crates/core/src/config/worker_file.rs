@@ -2,6 +2,7 @@
 
 use super::dialect::{ACTIONS, DETAILS, RUN, WORKER};
 use super::integration;
+use super::named_action;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::read::{Reader, Spot, word};
@@ -10,6 +11,7 @@ use super::spelling;
 use super::value::{self, Names};
 use super::yaml::{Node, Value};
 use crate::budget::{Allowance, OnExhausted, Per, RetryBudget, WINDOW_DEFAULT};
+use crate::dedup::{self, DedupRule, Reading};
 use crate::effect::Idempotency;
 use crate::expr::{Expr, Template, Tree};
 use crate::foreach::{Each, ItemPace};
@@ -33,6 +35,8 @@ use std::time::Duration;
 pub(super) struct WorkerFile {
     pub name: Option<Spot<String>>,
     pub consumes: Option<Spot<String>>,
+    /// It is the worker of a playbook, whose queue need not be declared.
+    pub is_playbook: bool,
     /// Whether it is certain which queue it consumes, or that it consumes none.
     pub trigger_is_known: bool,
     pub dead_letters: Option<Spot<String>>,
@@ -55,14 +59,37 @@ pub(super) struct WorkerFile {
     pub refusals: Vec<Problem>,
 }
 
-pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut Report<'_>) -> WorkerFile {
-    shape::check(root, &WORKER, root.head(), report);
-    let reader = Reader { node: root, report };
+pub(super) fn read(root: Node, integrations: &[Arc<Integration>], report: &mut Report<'_>) -> WorkerFile {
+    let root = named_action::spelt_out(root, "run", report);
+    shape::check(&root, &WORKER, root.head(), report);
+    let reader = Reader { node: &root, report };
     let consumes = reader.map("consumes").and_then(|consumes| consumes.spot("queue", value::name));
+    let trigger = match reader.map("consumes") {
+        Some(consumes) => consumes.must("queue", value::name).map(Trigger::Queue),
+        None => reader
+            .map("schedule")
+            .zip(reader.must("name", value::name))
+            .and_then(|(schedule, worker)| read_schedule(schedule, &worker))
+            .map(|schedule| Trigger::Schedule(Box::new(schedule))),
+    };
+    let trigger_is_known = consumes.is_some() || reader.has("schedule");
+    let file = read_steps(&root, trigger, integrations, report);
+    WorkerFile { trigger_is_known, consumes, ..file }
+}
+
+/// What a file says whose steps are started by this.
+pub(super) fn read_steps(
+    root: &Node,
+    trigger: Option<Trigger>,
+    integrations: &[Arc<Integration>],
+    report: &mut Report<'_>,
+) -> WorkerFile {
+    let reader = Reader { node: root, report };
     let file = WorkerFile {
         name: reader.spot("name", value::name),
-        trigger_is_known: consumes.is_some() || reader.has("schedule"),
-        consumes,
+        consumes: None,
+        is_playbook: false,
+        trigger_is_known: true,
         dead_letters: reader.map("retry").and_then(|retry| retry.spot("on_exhausted", dead_letters)),
         step_names: named(reader).filter_map(|step| step.step_name()).collect(),
         fills: queues_named(reader, "queue", "name"),
@@ -72,12 +99,12 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
         templates: templates_named(reader),
         schemas: schemas(reader),
         runtimes: acts(reader).filter_map(|step| step.spot("uses", value::runtime)).collect(),
-        worker: read_worker(reader, integrations),
+        worker: trigger.and_then(|trigger| read_worker(reader, trigger, integrations)),
         refusals: refusals(reader),
     };
     let mut found = unknown_steps(reader, &file.step_names);
-    found.extend(reader.maps("run").flat_map(parted_wrongly));
-    found.extend(reader.maps("run").flat_map(repeated_wrongly));
+    found.extend(list(reader).flat_map(parted_wrongly));
+    found.extend(list(reader).flat_map(repeated_wrongly));
     found.extend(items_of_nothing(reader));
     found.extend(named(reader).flat_map(misplaced_details));
     found.extend(named(reader).filter_map(nothing_to_undo));
@@ -87,13 +114,20 @@ pub(super) fn read(root: &Node, integrations: &[Arc<Integration>], report: &mut 
     found.extend(acts(reader).filter_map(|step| credentials_for_anybody(step, integrations)));
     found.extend(acts(reader).filter_map(|step| no_database(step, integrations)));
     found.extend(acts(reader).filter_map(|step| no_channel(step, integrations)));
+    found.extend(acts(reader).filter_map(|step| no_carrier(step, integrations)));
+    found.extend(acts(reader).flat_map(no_such_field));
     found.into_iter().for_each(|problem| report.add(problem));
     file
 }
 
+/// The steps of a worker, which are below `run`, or of a playbook.
+fn list<'a>(worker: Reader<'a>) -> impl Iterator<Item = Reader<'a>> + Clone {
+    worker.maps(if worker.has("run") { "run" } else { "steps" })
+}
+
 /// Everything in a worker that has a name: its steps, the branches of these, and the steps in them.
 fn named<'a>(worker: Reader<'a>) -> impl Iterator<Item = Reader<'a>> + Clone {
-    worker.maps("run").flat_map(|step| {
+    list(worker).flat_map(|step| {
         let branches = step.maps("parallel").flat_map(|branch| std::iter::once(branch).chain(branch.maps("steps")));
         std::iter::once(step).chain(branches)
     })
@@ -138,14 +172,11 @@ fn dead_letters(node: &Node, name: &str) -> value::Read<String> {
     value::prefixed(node, name, "dlq:")
 }
 
-fn read_worker(worker: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Worker> {
+fn read_worker(worker: Reader<'_>, trigger: Trigger, integrations: &[Arc<Integration>]) -> Option<Worker> {
     let concurrency = worker.or("concurrency", CONCURRENCY_DEFAULT as i64, value::int)?;
     let (name, retry) = (worker.must("name", value::name)?, worker.map("retry"));
-    let trigger = match worker.map("consumes") {
-        Some(consumes) => Trigger::Queue(consumes.must("queue", value::name)?),
-        None => Trigger::Schedule(Box::new(read_schedule(worker.map("schedule")?, &name)?)),
-    };
-    let steps = worker.maps("run").map(|step| read_step(step, integrations)).collect::<Option<Vec<_>>>()?;
+    let mut steps = list(worker).map(|step| read_step(step, integrations)).collect::<Option<Vec<_>>>()?;
+    take_keys(&mut steps, &name);
     let read = Worker {
         trigger,
         concurrency: usize::try_from(concurrency).ok()?,
@@ -167,6 +198,17 @@ fn read_schedule(schedule: Reader<'_>, worker: &str) -> Option<Schedule> {
         overlaps: schedule.or("overlap", false, value::bool)?,
     };
     schedule.is_sound().then_some(read)
+}
+
+/// Keys of the same fields are not the same in two workers.
+fn take_keys(steps: &mut [Step], worker: &str) {
+    for step in steps {
+        match &mut step.action {
+            Action::DedupKey(rule) => rule.owner = worker.to_string(),
+            Action::Parallel(branches) => branches.iter_mut().for_each(|branch| take_keys(&mut branch.steps, worker)),
+            _ => {}
+        }
+    }
 }
 
 fn read_retry(retry: Reader<'_>, worker: &str) -> Option<RetryPolicy> {
@@ -265,11 +307,17 @@ fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Ac
     if let Some(enrich) = step.map("enrich") {
         return read_enrich(enrich).filter(|_| enrich.is_sound());
     }
+    if let Some(dedup) = step.map("dedup_key") {
+        return Some(Action::DedupKey(Box::new(read_dedup_key(dedup)?)));
+    }
     if let Some(setnx) = step.map("setnx") {
         let stops = [("continue", false), ("stop", true)];
         let read = SetnxAction {
             key: setnx.must("key", value::template)?,
-            ttl: setnx.must("ttl", value::duration)?,
+            ttl: match setnx.may("ttl_seconds", value::int)? {
+                Some(seconds) => Duration::from_secs(u64::try_from(seconds).ok()?),
+                None => setnx.must("ttl", value::duration)?,
+            },
             stops: setnx.or("on_exists", false, word(&stops))?,
         };
         return setnx.is_sound().then_some(Action::Setnx(read));
@@ -344,9 +392,133 @@ fn read_sql(sql: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<SqlAct
     sql.is_sound().then_some(read)
 }
 
+fn read_dedup_key(dedup: Reader<'_>) -> Option<DedupRule> {
+    let listed = |name: &str| dedup.map("normalise").map_or(Vec::new(), |map| texts(map, name));
+    let (emails, phones) = (listed("email"), listed("phone"));
+    let country = match dedup.map("normalise") {
+        Some(map) => map.may("country", value::country)?,
+        None => None,
+    };
+    let minutes = match dedup.may("bucket_minutes", value::int)? {
+        Some(minutes) => Some(NonZeroU32::new(u32::try_from(minutes).ok()?)?),
+        None => None,
+    };
+    let time_field = dedup.or("time_field", dedup::TIME_FIELD_DEFAULT, value::text)?;
+    let fields = dedup.node.get("fields").map_or(&[][..], Node::items).iter().map(|node| {
+        let name = node.text()?.to_string();
+        let reading = match minutes {
+            Some(bucket_minutes) if name == time_field => Reading::Time { bucket_minutes },
+            _ if emails.contains(&name.as_str()) => Reading::Email,
+            _ if phones.contains(&name.as_str()) => Reading::Phone(country),
+            _ => Reading::AsItIs,
+        };
+        Some(dedup::Field { value: value::body_field(node, "fields").ok()?, name, reading })
+    });
+    let fields = fields.collect::<Option<Vec<_>>>()?;
+    dedup.is_sound().then_some(DedupRule { owner: String::new(), fields })
+}
+
+fn texts<'n>(map: Reader<'n>, name: &str) -> Vec<&'n str> {
+    map.node.get(name).map_or(&[][..], Node::items).iter().filter_map(Node::text).collect()
+}
+
+/// What is said of a field must be said of one that is there, and a stretch of time needs a moment.
+fn no_such_field(step: Reader<'_>) -> Vec<Problem> {
+    let Some(dedup) = step.map("dedup_key").filter(Reader::is_sound) else { return Vec::new() };
+    let fields = texts(dedup, "fields");
+    let mut found = Vec::new();
+    if fields.len() > dedup::FIELDS_MAX
+        && let Some((key, _)) = dedup.node.entry("fields")
+    {
+        let said = format!("a key has at most {} fields, not {}", dedup::FIELDS_MAX, fields.len());
+        found.push(Problem::error(Code::OutOfRange, key.span, said));
+    }
+    let unknown = |name: &str, span: Span, problem: &str| {
+        let problem = Problem::error(Code::BadChoice, span, format!("`{}` {problem}", shown(name)))
+            .label("not a field of the key");
+        match nearest(name, fields.iter().copied()) {
+            Some(meant) => problem.help(format!("did you mean `{meant}`?")),
+            None => problem.help("write one that is below `fields:`"),
+        }
+    };
+    let normalised = dedup.map("normalise");
+    let named = ["email", "phone"].into_iter().filter_map(|name| normalised?.node.get(name)).flat_map(Node::items);
+    let named = named.filter_map(|node| Some((node.text()?, node.head()))).filter(|(name, _)| !fields.contains(name));
+    found.extend(named.map(|(name, span)| unknown(name, span, "is to be normalised and is not one of the fields")));
+    match (dedup.node.entry("bucket_minutes"), dedup.spot("time_field", value::text)) {
+        (Some(_), Some(time)) if !fields.contains(&time.value) => {
+            found.push(unknown(time.value, time.span, "is to be the moment and is not one of the fields"));
+        }
+        (Some((key, _)), None) if !fields.contains(&dedup::TIME_FIELD_DEFAULT) => {
+            let said = "`bucket_minutes` needs a field that is a moment";
+            let problem = Problem::error(Code::MissingKey, key.span, said).label("of which moment?");
+            found.push(
+                problem.help("add `timestamp` to `fields`, or say which of them it is: `time_field: created_at`"),
+            );
+        }
+        (None, Some(time)) => {
+            let said = "`time_field` goes with `bucket_minutes`";
+            found.push(Problem::error(Code::EitherOr, time.span, said).help("add `bucket_minutes: 5`, or remove it"));
+        }
+        _ => {}
+    }
+    found
+}
+
+/// Who carries a message: who is named, who is there for its channel, or the only one who can.
+fn carrier<'i>(send: Reader<'_>, integrations: &'i [Arc<Integration>]) -> Option<&'i Arc<Integration>> {
+    if let Some(name) = send.may("integration", value::name)? {
+        return integrations.iter().find(|known| *known.name == *name);
+    }
+    if let Some(channel) = send.may("channel", value::name)? {
+        return integrations.iter().find(|known| known.carries.contains(&channel));
+    }
+    match carriers(integrations).as_slice() {
+        [only] => Some(only),
+        _ => None,
+    }
+}
+
+/// Those that `messaging` names, or else all that a message can be sent to.
+fn carriers(integrations: &[Arc<Integration>]) -> Vec<&Arc<Integration>> {
+    let chosen: Vec<_> = integrations.iter().filter(|known| !known.carries.is_empty()).collect();
+    if chosen.is_empty() { integrations.iter().filter(|known| known.channel.is_some()).collect() } else { chosen }
+}
+
+/// A message that nobody carries, or that several could.
+fn no_carrier(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Problem> {
+    let send = step.map("send_template").filter(Reader::is_sound)?;
+    if send.has("integration") || carrier(send, integrations).is_some() {
+        return None;
+    }
+    if let Some(channel) = send.spot("channel", value::name) {
+        let known = integrations.iter().flat_map(|known| &known.carries).map(String::as_str);
+        let said = format!("nobody carries messages of channel `{}`", channel.value);
+        let problem = Problem::error(Code::UnknownIntegration, channel.span, said).label("unknown channel");
+        let add = format!("add to clinch.yml, below `messaging:`: `{}: INTEGRATION`", channel.value);
+        return Some(match nearest(&channel.value, known) {
+            Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
+            None => problem.help(add),
+        });
+    }
+    let (key, _) = step.node.entry("send_template")?;
+    let names: Vec<&str> = carriers(integrations).iter().map(|known| &*known.name).collect();
+    let (said, help) = match names.as_slice() {
+        [] => (
+            "no integration can carry this message".to_string(),
+            "add one to clinch.yml, below `integrations:`, with `smtp:` and `from:`, or with `message:`".to_string(),
+        ),
+        _ => (
+            format!("several integrations can carry this message: {}", names.join(", ")),
+            "write `integration: NAME`, or name one below `messaging:` of clinch.yml, as in `messaging: {email: NAME}`"
+                .to_string(),
+        ),
+    };
+    Some(Problem::error(Code::UnknownIntegration, key.span, said).label("who carries it?").help(help))
+}
+
 fn read_send(send: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<SendAction> {
-    let name = send.must("integration", value::name)?;
-    let partner = integrations.iter().find(|known| *known.name == *name)?.clone();
+    let partner = carrier(send, integrations)?.clone();
     let read = SendAction {
         channel: partner.channel.clone()?,
         template: send.must("template", value::name)?,
@@ -439,7 +611,8 @@ fn read_body(http: Reader<'_>) -> Option<HttpBody> {
 
 /// What this version cannot run of a step, and where it says so.
 fn not_yet(step: Reader<'_>) -> Option<(&'static str, Span)> {
-    let later = ACTIONS.iter().filter(|action| !RUN.contains(action));
+    // A named action that is known was read as its short form; another was told.
+    let later = ACTIONS.iter().filter(|action| !RUN.contains(action) && **action != "run");
     let later = later.filter_map(|name| step.node.entry(name).map(|(key, _)| (*name, key.span)));
     later.min_by_key(|(_, span)| span.start)
 }
@@ -453,11 +626,7 @@ fn refusals(worker: Reader<'_>) -> Vec<Problem> {
     for step in named(worker).filter(Reader::is_sound) {
         let Some((what, span)) = not_yet(step) else { continue };
         let name = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
-        let said = match (what, step.node.get(what).and_then(Node::text)) {
-            ("run", Some(action)) => format!("step{name} runs `{}`", shown(action)),
-            _ => format!("step{name} uses `{what}`"),
-        };
-        refuse(span, said, "remove it or use `http:`");
+        refuse(span, format!("step{name} uses `{what}`"), "remove it or use `http:`");
     }
     found
 }
@@ -668,7 +837,7 @@ struct Seen<'a> {
 fn seen<'a>(worker: Reader<'a>) -> Option<Vec<Seen<'a>>> {
     let mut found = Vec::new();
     let mut before: Vec<Spot<String>> = Vec::new();
-    for step in worker.maps("run") {
+    for step in list(worker) {
         let name = step.step_name()?;
         let parts = step.has("parallel");
         found.push(Seen { here: step, name: name.clone(), before: before.clone(), beside: Vec::new() });
@@ -719,6 +888,9 @@ fn unknown_steps(worker: Reader<'_>, names: &[Spot<String>]) -> Vec<Problem> {
         }
         for node in TEMPLATES.iter().filter_map(at) {
             templates(node, &mut texts);
+        }
+        for node in at(&&["dedup_key", "fields"][..]).map_or(&[][..], Node::items) {
+            texts.push((node, spelling::steps_in_expr(node.text().unwrap_or_default())));
         }
         for (node, read) in texts.into_iter().filter(|(node, _)| !worker.report.is_flawed(node.span)) {
             let unknown = read.into_iter().filter(|name| !seen.before.iter().any(|known| known.value == *name));
@@ -791,7 +963,9 @@ fn timeout(action: &Action) -> Duration {
         Action::Sql(sql) => sql.timeout,
         Action::Send(send) => send.timeout,
         Action::Transform(_) | Action::Validate(_) | Action::Phone(_) | Action::Geoip(_) => Duration::ZERO,
-        Action::Delay(_) | Action::Setnx(_) | Action::Queue(_) | Action::Pull(_) => Duration::ZERO,
+        Action::Delay(_) | Action::DedupKey(_) | Action::Setnx(_) | Action::Queue(_) | Action::Pull(_) => {
+            Duration::ZERO
+        }
         Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
     }
 }
@@ -844,6 +1018,9 @@ fn action_secrets(action: &Action, found: &mut BTreeSet<String>) {
             {
                 tree_secrets(tree, found);
             }
+        }
+        Action::DedupKey(rule) => {
+            found.extend(rule.fields.iter().flat_map(|field| Names::of_expr(&field.value).secrets))
         }
         Action::Setnx(setnx) => found.extend(setnx.key.secrets()),
         Action::Queue(queue) => {

@@ -1,5 +1,6 @@
 //! What steps can do, one kind per file. Each says what it means for an event; what leaves the house passes the gate.
 
+mod dedup_key;
 pub mod delay;
 mod geoip;
 pub mod http;
@@ -73,6 +74,7 @@ pub fn kind(action: &Action) -> Option<Kind<'_>> {
         Action::Validate(validate) => Kind::Inward(validate),
         Action::Phone(phone) => Kind::Inward(phone),
         Action::Geoip(geoip) => Kind::Inward(geoip),
+        Action::DedupKey(rule) => Kind::Inward(&**rule),
         Action::Delay(delay) => Kind::Delay(delay),
         Action::Setnx(setnx) => Kind::Setnx(setnx),
         Action::Queue(queue) => Kind::Queue(queue),
