@@ -26,6 +26,7 @@ pub mod runtimes;
 pub mod secrets;
 pub mod senders;
 pub mod server;
+pub mod tally;
 pub mod telemetry;
 pub mod worker;
 pub mod workspace;

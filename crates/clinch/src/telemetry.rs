@@ -6,6 +6,7 @@ use clinch_core::breaker::Circuit;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::{Change, Ending, Word};
+use clinch_core::policy::Rule;
 use clinch_core::sender::NotASender;
 use clinch_core::signature::Refusal;
 use clinch_core::source::Proof;
@@ -102,6 +103,7 @@ labels! {
     ByFlowHow { flow, how }
     ByStoreOutcome { store, outcome }
     ByBudget { budget }
+    ByPolicyRule { policy, rule }
     ByIntegration { integration }
     ByIntegrationOutcome { integration, outcome }
     ByIntegrationState { integration, state }
@@ -262,6 +264,7 @@ pub struct Metrics {
     pub budget_refusals: Family<ByBudget, Counter>,
     pub budget_without_entity: Family<ByBudget, Counter>,
     budget_exhausted: Family<ByBudget, Gauge>,
+    pub policy_refusals: Family<ByPolicyRule, Counter>,
     effects: Family<ByIntegrationOutcome, Counter>,
     protection: Family<ByProtection, Counter>,
     unresolved: Family<ByIntegration, Gauge>,
@@ -381,6 +384,7 @@ impl Metrics {
                 "Retries that had to wait or were not made because nothing was left",
                 Family::default()
             ),
+            policy_refusals: register!("policy_refusals", "Effects that a policy would not have", Family::default()),
             budget_without_entity: register!(
                 "budget_without_entity",
                 "Retries that no budget counted, because the event does not say whose it is",
@@ -482,6 +486,12 @@ impl Metrics {
             for outcome in ["fired", "passed", "held"] {
                 let labels = ByFlowOutcome { flow: (&worker.name).into(), outcome: outcome.into() };
                 let _ = self.schedule_slots.get_or_create(&labels);
+            }
+        }
+        for policy in &workspace.policies {
+            for rule in Rule::ALL {
+                let labels = ByPolicyRule { policy: (&policy.name).into(), rule: rule.word().into() };
+                let _ = self.policy_refusals.get_or_create(&labels);
             }
         }
         for protected in ["yes", "no"] {

@@ -15,7 +15,7 @@ pub fn read_files(directory: &Path) -> std::io::Result<Files> {
         ));
     }
     let mut files = Vec::new();
-    for name in ["clinch.yml", "queues.yml"] {
+    for name in ["clinch.yml", "queues.yml", "policies.yml"] {
         if directory.join(name).is_file() {
             files.push((name.to_string(), read_text(&directory.join(name))?));
         }

@@ -69,6 +69,11 @@ impl EffectClass {
             EffectClass::Monetary => "monetary",
         }
     }
+
+    /// Whether nobody can take it back.
+    pub const fn is_irreversible(self) -> bool {
+        matches!(self, EffectClass::Create | EffectClass::Monetary)
+    }
 }
 
 /// What is known of one effect. An `Open` one was about to be sent, or was sent: only its worker knows.

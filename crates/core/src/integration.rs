@@ -41,6 +41,8 @@ pub struct Integration {
     pub channel: Option<Channel>,
     /// The channels below `messaging:` that it is there for.
     pub carries: Vec<String>,
+    /// What policies call the way over which it reaches people, where it is not told by how messages get to it.
+    pub channel_name: Option<String>,
     pub auth: Option<Auth>,
     pub headers: Vec<(String, Template)>,
     pub key_header: String,
@@ -166,6 +168,7 @@ impl Integration {
             base_url: None,
             channel: None,
             carries: Vec::new(),
+            channel_name: None,
             auth: None,
             headers: Vec::new(),
             key_header: KEY_HEADER_DEFAULT.to_string(),
@@ -178,6 +181,16 @@ impl Integration {
             promise: Promise::default(),
             class: EffectClass::default(),
         }
+    }
+
+    /// What policies call the way over which it reaches people.
+    pub fn channel_word(&self) -> Option<&str> {
+        let usual = self.channel.as_ref().map(|channel| match channel {
+            Channel::Mail(_) => "email",
+            Channel::Slack => "slack",
+            Channel::Request(_) => "webhook",
+        });
+        self.channel_name.as_deref().or(usual)
     }
 
     /// The templates that it is written with.

@@ -39,6 +39,7 @@ pub mod payload;
 pub mod phone;
 pub mod playbook;
 pub mod pointer;
+pub mod policy;
 pub mod portion;
 pub mod protection;
 mod raw;

@@ -93,6 +93,8 @@ pub struct Step {
     pub each: Option<Each>,
     /// Undoes it when the job ends for good after it was done: an action that does something outside.
     pub compensate: Option<Action>,
+    /// The policies that it names. It may be under others too.
+    pub policies: Vec<String>,
 }
 
 impl Step {
@@ -137,6 +139,7 @@ pub enum Action {
     Send(Box<SendAction>),
     Queue(Box<QueueAction>),
     Pull(PullAction),
+    Policy(PolicyAction),
     /// 1 to `BRANCHES_MAX`, side by side.
     Parallel(Vec<Branch>),
     /// Written in the dialect, not run by this version: `serve` refuses it by this name.
@@ -160,6 +163,7 @@ impl Action {
             | Action::Setnx(_)
             | Action::Queue(_)
             | Action::Pull(_)
+            | Action::Policy(_)
             | Action::Parallel(_)
             | Action::NotYet(_) => None,
         }
@@ -306,6 +310,14 @@ pub struct SendAction {
     pub with: Tree,
     pub timeout: Duration,
     pub promise: Promise,
+}
+
+/// Asks whether a policy would allow it.
+#[derive(Clone, Debug)]
+pub struct PolicyAction {
+    pub policy: String,
+    /// Over which channel it would go.
+    pub channel: Option<String>,
 }
 
 #[cfg(test)]

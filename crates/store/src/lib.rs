@@ -26,6 +26,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Fence};
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
@@ -381,6 +382,28 @@ pub enum Fired {
     Before(Timestamp),
 }
 
+/// Something that is to be done to a contact, and counted under every policy that counts it.
+#[derive(Clone, Debug)]
+pub struct AdmitAsk {
+    pub step: Arc<str>,
+    /// All of them, or none. Never empty.
+    pub tallies: Vec<Tally>,
+    /// It may have been sent before: then who was admitted for it stays so.
+    pub may_be_sent: bool,
+    pub now: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    Admitted,
+    /// This cap of this tally is reached, by so many, and nothing is counted.
+    Refused {
+        tally: usize,
+        cap: usize,
+        sent: u32,
+    },
+}
+
 #[derive(Clone, Debug)]
 pub struct ReviveAsk {
     pub job: JobId,
@@ -469,6 +492,8 @@ pub struct Pruned {
     pub calls: u64,
     /// Entities that have their whole budget again.
     pub budgets: u64,
+    /// What was counted of contacts and counts no more.
+    pub admissions: u64,
     /// Whether there was nothing more to look at.
     pub finished: bool,
 }
@@ -558,6 +583,12 @@ pub trait Store: Read {
     async fn spend(&self, ask: SpendAsk) -> Result<Spent>;
     /// Gives an entity more for its present window, on record. What it has then.
     async fn grant(&self, ask: GrantAsk) -> Result<BudgetRow>;
+    /// Counts what a step is to do to a contact, unless a cap is reached: exactly, however many ask at once. The same step of the
+    /// same job counts once, at the time of its last asking. `None`: somebody else has the job now.
+    async fn admit(&self, lease: LeaseRef, ask: AdmitAsk) -> Result<Option<Admission>>;
+    /// Before a job ends: what was counted for steps of it that were surely not done counts no more. `not_done` is one of which
+    /// the ledger does not know it yet.
+    async fn give_back(&self, lease: LeaseRef, not_done: Option<Arc<str>>) -> Result<Held>;
     /// Makes a workspace known and gives it its number, on record if it is another than at the last start.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.

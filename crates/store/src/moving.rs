@@ -27,6 +27,7 @@ const ONCE_ROWS_MAX: usize = 1_000;
 /// Few, for each may have an answer.
 const CALL_ROWS_MAX: usize = 50;
 const BUDGET_ROWS_MAX: usize = 1_000;
+const ADMISSION_ROWS_MAX: usize = 1_000;
 
 /// What is written once for the whole store.
 pub(crate) struct Facts {
@@ -118,6 +119,16 @@ pub(crate) struct CallPart {
     pub answer: Option<Vec<u8>>,
 }
 
+/// What is counted of a contact for a step of a job.
+pub(crate) struct AdmissionPart {
+    pub job: i64,
+    pub step: String,
+    pub contact: Vec<u8>,
+    pub channel: String,
+    pub at: i64,
+    pub until: i64,
+}
+
 /// How much there is of each kind.
 pub type Totals = Vec<(&'static str, i64)>;
 
@@ -165,6 +176,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     carry_calls(&source, &mut target).await?;
     carry_budgets(&source, &mut target).await?;
     target.take_schedules(&source.schedules()?).await?;
+    carry_admissions(&source, &mut target).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);
@@ -237,6 +249,17 @@ async fn carry_budgets(source: &Source, target: &mut Target) -> Result<()> {
         let Some(last) = budgets.last() else { return Ok(()) };
         target.take_budgets(&budgets).await?;
         after = Some(last.clone());
+    }
+}
+
+/// Likewise.
+async fn carry_admissions(source: &Source, target: &mut Target) -> Result<()> {
+    let mut after: Option<AdmissionPart> = None;
+    loop {
+        let mut admissions = source.next_admissions(after.as_ref(), ADMISSION_ROWS_MAX)?;
+        target.take_admissions(&admissions).await?;
+        let Some(last) = admissions.pop() else { return Ok(()) };
+        after = Some(last);
     }
 }
 

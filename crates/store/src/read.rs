@@ -10,6 +10,7 @@ use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Waits, Word};
 use clinch_core::key::{DedupKey, EntityKey};
+use clinch_core::policy::Tally;
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
 use clinch_core::time::Timestamp;
@@ -350,6 +351,8 @@ pub trait Read: Send + Sync {
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>>;
     /// How many entities have nothing left of each budget.
     async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>>;
+    /// What was done to a contact in the time of each cap, but for what this job did.
+    async fn sent(&self, tally: Tally, but: Option<JobId>, now: Timestamp) -> Result<Vec<u32>>;
     /// Versions that unfinished jobs still run.
     fn live_versions(&self) -> Vec<VersionId>;
     async fn counts(&self) -> Result<Counts>;

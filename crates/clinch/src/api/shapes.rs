@@ -4,8 +4,10 @@
 use crate::chores::{self, Chore};
 use crate::masking::rules;
 use clinch_core::audit;
+use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::mask;
+use clinch_core::policy;
 use clinch_core::time::Timestamp;
 use clinch_store::read;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -56,6 +58,29 @@ pub struct Job {
     pub ended_at: Option<Moment>,
     pub reason: Option<String>,
     pub error: Option<String>,
+    /// Which policy would not have it, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a policy refused something.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    pub policy: String,
+    /// consent, quiet_hours, frequency, channel_limit
+    pub rule: String,
+    /// What the rule was held against.
+    pub fact: String,
+    pub reason: String,
+}
+
+impl Refusal {
+    /// Of an end, as it is shown.
+    fn of(reason: Option<Reason>, error: Option<&str>) -> Option<Refusal> {
+        let error = error.filter(|_| reason == Some(Reason::PolicyDenied))?;
+        let policy::Refusal { policy, rule, fact } = policy::Refusal::read(&rules().text(error))?;
+        Some(Refusal { policy: policy.to_string(), rule: rule.word().into(), fact, reason: rule.reason().into() })
+    }
 }
 
 impl From<&read::JobRow> for Job {
@@ -76,6 +101,7 @@ impl From<&read::JobRow> for Job {
             ended_at: row.ended_at.map(Moment),
             reason: row.reason.map(|reason| reason.to_string()),
             error: row.error.as_deref().map(|error| rules().text(error)),
+            refusal: Refusal::of(row.reason, row.error.as_deref()),
         }
     }
 }
@@ -163,6 +189,8 @@ pub struct Attempt {
     pub outcome: String,
     pub reason: Option<String>,
     pub error: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Refusal>,
 }
 
 impl From<&read::AttemptRow> for Attempt {
@@ -175,6 +203,7 @@ impl From<&read::AttemptRow> for Attempt {
             outcome: row.outcome.clone(),
             reason: row.reason.map(|reason| reason.to_string()),
             error: row.error.as_deref().map(|error| rules().text(error)),
+            refusal: Refusal::of(row.reason, row.error.as_deref()),
         }
     }
 }

@@ -329,6 +329,7 @@ pub(super) mod tests {
             ended_at: Some(at(60)),
             reason: Some("auth_failed".into()),
             error: Some("401 from the target".into()),
+            refusal: None,
         }
     }
 
@@ -351,6 +352,7 @@ pub(super) mod tests {
                 outcome: "failed".into(),
                 reason: Some("auth_failed".into()),
                 error: None,
+                refusal: None,
             }],
             effects: vec![Effect {
                 step: "post".into(),

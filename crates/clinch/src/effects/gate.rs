@@ -1,10 +1,11 @@
-//! The gate that every outbound act passes: breaker, place and moment of its partner, get ready, intend, send, conclude. In this order,
+//! The gate that every outbound act passes: policies, breaker, place and moment of its partner, get ready, intend, send, conclude. In this order,
 //! and nothing else opens a connection.
 
 use super::act::{Act, Sent, Tools};
 use super::http::HttpClient;
 use super::mail::MailClient;
 use super::partner::{Entry, Partners, Visit, Wait};
+use super::policy::{self, Policies};
 use super::script::Scripts;
 use crate::house::House;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
@@ -30,6 +31,7 @@ pub struct Effect<'a> {
     pub step: &'a Arc<str>,
     pub partner: &'a Arc<Integration>,
     pub idempotency: Idempotency,
+    pub policies: Policies,
 }
 
 /// How an act fared at the gate.
@@ -38,6 +40,8 @@ pub enum Passage {
     Passed(Passed),
     /// Nothing was intended and nothing sent.
     Wait(Wait),
+    /// Likewise, and the attempt ends like this.
+    Over(Outcome),
     /// Somebody else has the job; nothing was sent.
     TakenOver,
 }
@@ -87,11 +91,16 @@ impl Gate {
     /// `term` tells how long the lease is surely ours, if it still is.
     pub async fn pass(
         &self,
-        effect: Effect<'_>,
+        mut effect: Effect<'_>,
         mut act: Box<dyn Act>,
         term: impl Fn() -> Option<Term> + Send + Sync,
     ) -> clinch_store::Result<Passage> {
-        let Effect { lease, step, partner, idempotency } = effect;
+        if !effect.policies.over.is_empty()
+            && let Some(halt) = Box::pin(policy::check(self, &self.house, &mut effect)).await?
+        {
+            return Ok(halt);
+        }
+        let Effect { lease, step, partner, idempotency, .. } = effect;
         let visit = match self.enter(partner, lease.job, &*act).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Passage::Wait(wait)),

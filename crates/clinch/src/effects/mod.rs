@@ -7,6 +7,7 @@ mod http;
 mod mail;
 mod partner;
 mod places;
+pub mod policy;
 mod script;
 mod slack;
 mod sql;

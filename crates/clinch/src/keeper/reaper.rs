@@ -2,6 +2,7 @@
 
 use crate::budget;
 use crate::house::House;
+use crate::tally;
 use crate::telemetry::{ByFlow, Label};
 use clinch_core::attempt::{Outcome, Past, verdict};
 use clinch_core::effect::{Effect, EffectState};
@@ -84,6 +85,10 @@ async fn settle(house: &House, claim: &Claim) -> clinch_store::Result<()> {
         let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
         let Some(line) = house.mark_ended(claim.lease, claim.replays, &ended).await? else { return Ok(()) };
         (settlement.change, settlement.conclusion) = (Change::Retried { run_at: now }, Some(line));
+    }
+    let counts = workspace.as_deref().is_some_and(|workspace| worker.is_some_and(|worker| workspace.counts(worker)));
+    if counts {
+        tally::give_back(house, claim.lease, &settlement).await?;
     }
     let change = settlement.change;
     if house.store.settle(claim.lease, settlement).await? == Held::Held {

@@ -12,11 +12,12 @@ use super::record::{self, testify};
 use super::saga;
 use super::scope::Scope;
 use super::steps::delay::{self, Stand};
-use super::steps::{self, Inward, Kind, queue, queue_pull, setnx};
+use super::steps::{self, Inward, Kind, policy, queue, queue_pull, setnx};
 use super::wrap;
 use crate::budget;
-use crate::effects::{Effect, Gate, Passage, Wait};
+use crate::effects::{self, Effect, Gate, Passage, Wait};
 use crate::house::House;
+use crate::tally;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
 use clinch_core::attempt::{Failure, Outcome, Past, Tally, verdict};
 use clinch_core::config::Workspace;
@@ -29,7 +30,7 @@ use clinch_core::retry::RetryPolicy;
 use clinch_core::saga::{Ended, in_doubt, renewed};
 use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::{Action, DelayAction, SetnxAction, Step, Worker};
+use clinch_core::worker::{Action, DelayAction, PolicyAction, SetnxAction, Step, Worker};
 use clinch_store::{Claim, Conclusion, Held, NewEffect, Settlement};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +43,8 @@ pub struct Performed {
     started_at: Timestamp,
     end: End,
     retry: RetryPolicy,
+    /// Whether a policy may have counted something for it.
+    counts: bool,
 }
 
 /// Runs the steps of the job that was claimed. `None`: somebody else has it now, or it is left to its lease.
@@ -64,10 +67,12 @@ pub async fn perform(house: &House, gate: &Gate, leases: &Leases, claim: &Claim)
     let (Some(workspace), Some(worker)) = (&workspace, worker) else {
         let why = format!("the workspace that {job} was accepted with has no worker for `{}`", claim.queue);
         let end = End::refused(Reason::ConfigError, why, "");
-        return Some(Performed { started_at, end, retry: RetryPolicy::default() });
+        return Some(Performed { started_at, end, retry: RetryPolicy::default(), counts: false });
     };
     match steps_of(house, gate, leases, claim, workspace, worker).await {
-        Ok(Some(end)) => Some(Performed { started_at, end, retry: worker.retry.clone() }),
+        Ok(Some(end)) => {
+            Some(Performed { started_at, end, retry: worker.retry.clone(), counts: workspace.counts(worker) })
+        }
         Ok(None) => {
             tracing::info!(job.id = %job, "{job} was taken over; this attempt changed nothing");
             None
@@ -191,12 +196,15 @@ pub async fn run_step(
         Some(Kind::Setnx(setnx)) => return Box::pin(set_once(house, claim, step, setnx, payload, scope)).await,
         Some(Kind::Queue(action)) => return Box::pin(queue::put(claim, step, action, payload, scope)).await,
         Some(Kind::Pull(action)) => return Box::pin(queue_pull::pull(claim, step, action, scope)).await,
+        Some(Kind::Policy(ask)) => return Box::pin(ask_policy(house, gate, claim, step, ask, payload, scope)).await,
         None => {
             let why = format!("step `{name}` is of a kind that this version cannot run");
             return Ok(StepEnd::Over(End::refused(Reason::ConfigError, why, name)));
         }
     };
-    let past = claim.effects.iter().find(|effect| *effect.name == **name);
+    let channel = action.partner().channel_word().unwrap_or_default();
+    scope.goes_over(channel);
+    let mut past = claim.effects.iter().find(|effect| *effect.name == **name);
     match leave(past, action.promise(), house.clock.now()) {
         Leave::Send => {}
         Leave::Ask => return Ok(StepEnd::Over(End::ask(house.clock.now(), name))),
@@ -205,7 +213,7 @@ pub async fn run_step(
             return Ok(StepEnd::Over(End::refused(reason, why, name)));
         }
         Leave::LookUp => match Box::pin(look_up(house, gate, claim, step, action, scope)).await? {
-            Found::NotDone => {}
+            Found::NotDone => past = None,
             Found::Over(end) => return Ok(end),
         },
         Leave::Skip(receipt) => {
@@ -221,6 +229,12 @@ pub async fn run_step(
             return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
+    let policies = match policy::over(step, channel, past, payload, scope) {
+        Ok(policies) => policies,
+        Err(Failure { reason, error, .. }) => {
+            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+        }
+    };
     let turn = match action.promise().idempotency {
         Idempotency::Wrap => match Box::pin(wrap::begin(house, claim, step, action, &*act, scope)).await? {
             Ok(turn) => Some(turn),
@@ -231,16 +245,21 @@ pub async fn run_step(
     let began = house.clock.now();
     let term = || leases.term(claim.lease);
     let idempotency = action.promise().idempotency;
-    let effect = Effect { lease: claim.lease, step: name, partner: action.partner(), idempotency };
-    let passed = match gate.pass(effect, act, term).await? {
-        Passage::Passed(passed) => passed,
-        Passage::Wait(Wait { until, waits }) => {
+    let effect = Effect { lease: claim.lease, step: name, partner: action.partner(), idempotency, policies };
+    let halted = match gate.pass(effect, act, term).await? {
+        Passage::Passed(passed) => Ok(passed),
+        Passage::Wait(Wait { until, waits }) => Err(Outcome::PutOff { until, waits }),
+        Passage::Over(outcome) => Err(outcome),
+        Passage::TakenOver => return Ok(StepEnd::TakenOver),
+    };
+    let passed = match halted {
+        Ok(passed) => passed,
+        Err(outcome) => {
             if let Some(turn) = turn {
                 Box::pin(turn.give_back(house)).await?;
             }
-            return Ok(StepEnd::Over(End::of(Outcome::PutOff { until, waits }, name)));
+            return Ok(StepEnd::Over(End::of(outcome, name)));
         }
-        Passage::TakenOver => return Ok(StepEnd::TakenOver),
     };
     if let Some(turn) = turn {
         Box::pin(turn.end(house, &passed.conclusion.state)).await?;
@@ -266,6 +285,25 @@ fn compute(house: &House, claim: &Claim, step: &Step, action: &dyn Inward, scope
         Ok(output) => StepEnd::Computed(output),
         Err(failure) => StepEnd::Over(End::refused(failure.reason, format!("step `{name}`: {}", failure.error), name)),
     }
+}
+
+/// Asked again whenever the job runs again: nothing of it is written down.
+async fn ask_policy(
+    house: &House,
+    gate: &Gate,
+    claim: &Claim,
+    step: &Step,
+    action: &PolicyAction,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<StepEnd> {
+    let (name, began) = (&step.name, house.clock.now());
+    let told = policy::ask(house, gate, claim, action, payload, scope).await?;
+    count_step(house, claim, name, if told.is_ok() { "ok" } else { "failed" }, began);
+    Ok(match told {
+        Ok(output) => StepEnd::Computed(output),
+        Err(outcome) => StepEnd::Over(End::of(effects::policy::about(name, outcome), name)),
+    })
 }
 
 /// The job goes on when its time has come, and is put off until then. When it came here first is in the ledger.
@@ -356,7 +394,7 @@ fn unread(house: &House, why: NotOpened) -> End {
 
 /// Writes down how it ended and what follows, unless somebody else took the job over in the meantime.
 pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
-    let Performed { started_at, end, retry } = performed;
+    let Performed { started_at, end, retry, counts } = performed;
     let (job, now) = (claim.lease.job, house.clock.now());
     let failures = end.failures.unwrap_or(claim.failures);
     let first_attempt_at = end.since.or(claim.first_attempt_at).unwrap_or(started_at);
@@ -385,6 +423,9 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     }
     let testimony = unwritten.as_ref().and_then(Unwritten::testimony);
     settlement.conclusion = unwritten.map(|unwritten| unwritten.conclusion);
+    if counts && let Err(error) = Box::pin(tally::give_back(house, claim.lease, &settlement)).await {
+        return tracing::error!(job.id = %job, "{job} could not be settled: {error}");
+    }
     let change = settlement.change;
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
         Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),

@@ -123,7 +123,14 @@ async fn undo_one(
     if house.stop.is_cancelled() {
         return Ok(Some(Fate::Interrupted));
     }
-    let step = Step { name: undo.name.clone(), when: None, action: undo.action.clone(), each: None, compensate: None };
+    let step = Step {
+        name: undo.name.clone(),
+        when: None,
+        action: undo.action.clone(),
+        each: None,
+        compensate: None,
+        policies: Vec::new(),
+    };
     let (fate, unwritten) = match run_step(house, gate, leases, claim, &step, payload, scope).await? {
         StepEnd::Done(_, unwritten) => (Fate::Done, Some(unwritten)),
         StepEnd::LeftOut | StepEnd::Together | StepEnd::Computed(_) | StepEnd::DoneBefore(_) => (Fate::Done, None),

@@ -20,17 +20,29 @@ pub struct Scope<'a> {
     outputs: Vec<(String, Value)>,
     step: Option<Arc<str>>,
     item: Option<Value>,
+    /// Over which the step goes; empty where it goes over none.
+    channel: String,
 }
 
 impl<'a> Scope<'a> {
     pub fn new(house: &'a House, subject: Subject, payload: &'a Payload, workspace: &'a Workspace) -> Self {
-        Scope { subject, payload, workspace, house, names: None, outputs: Vec::new(), step: None, item: None }
+        Scope {
+            subject,
+            payload,
+            workspace,
+            house,
+            names: None,
+            outputs: Vec::new(),
+            step: None,
+            channel: String::new(),
+            item: None,
+        }
     }
 
     /// For a branch: what it adds is not seen by others before they come together again.
     pub fn child(&self) -> Scope<'a> {
-        let (step, item) = (self.step.clone(), self.item.clone());
-        Scope { names: self.names.clone(), outputs: self.outputs.clone(), step, item, ..*self }
+        let (names, outputs, step) = (self.names.clone(), self.outputs.clone(), self.step.clone());
+        Scope { names, outputs, step, channel: self.channel.clone(), item: self.item.clone(), ..*self }
     }
 
     /// Takes over what a branch has added.
@@ -99,8 +111,21 @@ impl<'a> Scope<'a> {
     /// The step that is run now, as `step.name` and `step.key`, under which its effect travels.
     pub fn begin(&mut self, step: &Arc<str>) {
         self.step = Some(step.clone());
-        if let Some(names) = &mut self.names {
-            names.insert("step".into(), step_names(self.subject, step));
+        self.channel.clear();
+        self.name_step();
+    }
+
+    /// Over which channel the step reaches people, as `step.channel`.
+    pub fn goes_over(&mut self, channel: &str) {
+        if self.channel != channel {
+            channel.clone_into(&mut self.channel);
+            self.name_step();
+        }
+    }
+
+    fn name_step(&mut self) {
+        if let (Some(names), Some(step)) = (&mut self.names, &self.step) {
+            names.insert("step".into(), step_names(self.subject, step, &self.channel));
         }
     }
 
@@ -114,18 +139,18 @@ impl<'a> Scope<'a> {
 
     pub fn names(&mut self) -> &expr::Scope {
         let (subject, payload, workspace, outputs) = (self.subject, self.payload, self.workspace, &self.outputs);
-        let (house, step, item) = (self.house, &self.step, &self.item);
+        let (house, step, channel, item) = (self.house, &self.step, &self.channel, &self.item);
         self.names.get_or_insert_with(|| {
             let mut names = build(house, subject, payload, workspace, outputs);
-            names.extend(step.iter().map(|step| ("step".to_string(), step_names(subject, step))));
+            names.extend(step.iter().map(|step| ("step".to_string(), step_names(subject, step, channel))));
             names.extend(item.iter().map(|item| ("item".to_string(), item.clone())));
             names
         })
     }
 }
 
-fn step_names(subject: Subject, step: &str) -> Value {
-    json!({"name": step, "key": IdempotencyKey::of(subject.job, step).as_str()})
+fn step_names(subject: Subject, step: &str, channel: &str) -> Value {
+    json!({"name": step, "key": IdempotencyKey::of(subject.job, step).as_str(), "channel": channel})
 }
 
 fn build(

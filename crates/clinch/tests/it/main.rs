@@ -29,6 +29,7 @@ mod partners_hostile;
 mod partners_lost;
 mod places;
 mod playbooks;
+mod policies;
 mod process;
 mod proxy;
 #[path = "../../../store/tests/it/redis_server.rs"]

@@ -14,6 +14,7 @@ use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::policy::{Cap, Tally, Window, time_zone};
 use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
@@ -21,7 +22,9 @@ use clinch_core::user::TokenDigest;
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
-use clinch_store::{Acceptance, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, Read, SpendAsk, Store};
+use clinch_store::{
+    Acceptance, Admission, AdmitAsk, ClaimAsk, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, Read, SpendAsk, Store,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -430,6 +433,28 @@ async fn k3_c10_a_schedule_that_was_moved_runs_no_slot_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k3_g1_what_contacts_were_sent_moves_with_the_store() {
+    let (dir, url) = (full(3).await, database());
+    let tally = Tally {
+        contact: EntityKey::from_bytes([1; 16]),
+        channel: "sms".into(),
+        zone: time_zone("Europe/Berlin").unwrap(),
+        caps: vec![Cap { max: NonZeroU32::MIN, per: Window::Last(Duration::from_secs(3_600)), channel: None }],
+    };
+    let here = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();
+    let until = now() + Duration::from_secs(60);
+    let ask = ClaimAsk { queue: "orders".into(), most: 1, but: None, now: now(), until };
+    let claim = here.claim(ask).await.unwrap().remove(0);
+    let ask = AdmitAsk { step: "remind".into(), tallies: vec![tally.clone()], may_be_sent: false, now: now() };
+    assert_eq!(here.admit(claim.lease, ask).await.unwrap(), Some(Admission::Admitted));
+    drop(here);
+    migrate(dir.path(), &url);
+    let there = in_postgres(&url, None).await.unwrap();
+    assert_eq!(there.sent(tally.clone(), None, now()).await.unwrap(), [1]);
+    assert_eq!(there.sent(tally, Some(claim.lease.job), now()).await.unwrap(), [0], "it is still that of its job");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let (dir, url) = (full(1_200).await, database());
     let revoked = revoked_token(dir.path()).await;
@@ -448,7 +473,8 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0,
-                        "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0, "sender_tokens": 1, "users": 1});
+                        "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
+                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

@@ -3,6 +3,7 @@
 use super::flow_file::FlowFile;
 use super::nearest::nearest;
 use super::playbook_file::PlaybookFile;
+use super::policy_file::{self, PoliciesFile};
 use super::problem::{Code, Problem, position, shown};
 use super::queues_file::QueuesFile;
 use super::read::Spot;
@@ -37,6 +38,7 @@ pub(super) struct Parts<'a> {
     /// The settings could not be read at all.
     pub settings_unread: bool,
     pub queues: Option<QueuesFile>,
+    pub policies: Option<PoliciesFile>,
     pub flows: Vec<FlowFile>,
     /// Of playbooks too.
     pub workers: Vec<WorkerFile>,
@@ -45,6 +47,7 @@ pub(super) struct Parts<'a> {
     pub queues_unread: bool,
     pub workers_unread: bool,
     pub playbooks_unread: bool,
+    pub policies_unread: bool,
 }
 
 pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
@@ -66,10 +69,11 @@ pub(super) fn check(parts: &Parts<'_>) -> Vec<Problem> {
     found.extend(unknown_integrations(parts));
     found.extend(unknown_templates(parts));
     found.extend(unfit_templates(parts));
+    found.extend(policy_file::check(parts));
     found
 }
 
-fn at<T>(spot: &Spot<T>, problem: Problem) -> Problem {
+pub(super) fn at<T>(spot: &Spot<T>, problem: Problem) -> Problem {
     Problem { file: spot.file.clone(), span: spot.span, ..problem }
 }
 
@@ -407,7 +411,9 @@ fn unknown_integrations(parts: &Parts<'_>) -> Vec<Problem> {
     let called = parts.workers.iter().flat_map(|worker| &worker.called).map(|spot| (spot, "base_url: https://…"));
     let databases =
         parts.workers.iter().flat_map(|worker| &worker.databases).map(|spot| (spot, "url: ${secrets.NAME}"));
-    let unknown = called.chain(databases).filter(|(called, _)| !known().any(|name| name == called.value));
+    let of_policies = parts.policies.iter().flat_map(|file| &file.called).map(|spot| (spot, "base_url: https://…"));
+    let unknown =
+        called.chain(databases).chain(of_policies).filter(|(called, _)| !known().any(|name| name == called.value));
     let problem = |(called, line): (&Spot<String>, &str)| {
         let said = format!("integration `{}` is not defined", called.value);
         let problem = Problem::error(Code::UnknownIntegration, called.span, said).label("unknown integration");

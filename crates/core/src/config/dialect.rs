@@ -5,6 +5,7 @@ use super::shape::{Choose, Field, Kind, Need, Shape};
 use crate::budget::UNITS_MAX;
 use crate::dedup::BUCKET_MINUTES_MAX;
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
+use crate::policy::CAP_MAX;
 use crate::script::{MEMORY_MAX, MEMORY_MIN};
 use crate::signature::settings::KNOWN;
 use crate::worker::{CONCURRENCY_MAX, PULL_MAX};
@@ -184,6 +185,11 @@ static INTEGRATION: Shape = Shape {
                 "message",
                 Kind::Or(&Kind::Choice(&["slack"]), &Kind::Map(&MESSAGE)),
                 "How a message is sent to it: `slack`, or the request that it is put into.",
+            ),
+            may(
+                "channel",
+                Kind::Name,
+                "The way over which it reaches people, for policies; email with `smtp`, slack with `message: slack`, webhook with another `message`, if not given.",
             ),
             may("auth", Kind::Map(&AUTH), "How clinch proves who it is."),
             may("headers", Kind::Headers, "Sent with every call; values may have templates."),
@@ -512,6 +518,80 @@ const PLACE: &[Field] = &[
     may("delay", span(Duration::ZERO), "How long a job waits before it may run; 0s if not given."),
 ];
 
+pub(super) static POLICIES: Shape = Shape {
+    name: "policies_file",
+    doc: "`policies.yml`: what must be so before something is done to a contact that cannot be taken back.",
+    fields: &[VERSION, &[must("policies", Kind::Named(&POLICY), "The policies, by a name of their own.")]],
+    choices: &[],
+};
+
+static POLICY: Shape = Shape {
+    name: "policy",
+    doc: "What must be so before something is done to a contact that cannot be taken back.",
+    fields: &[&[
+        may("channels", Kind::List(&Kind::Name), "What goes over these channels is under it, such as [email, sms]."),
+        may("integrations", Kind::List(&Kind::Name), "What goes to these integrations is under it."),
+        may(
+            "contact",
+            Kind::Template,
+            "Who is counted, such as \"{{ body.customer.id }}\"; needed with `frequency`. Only a hash of it is kept.",
+        ),
+        may(
+            "consent",
+            Kind::Or(&Kind::Expr, &Kind::Map(&CONSENT)),
+            "True when the contact has agreed, such as `step.channel in body.consents`; or a question to a partner.",
+        ),
+        may(
+            "time_zone",
+            Kind::ZoneOfContact,
+            "Where the contact is: `Europe/Berlin`, or a template that becomes such a name; UTC if not given.",
+        ),
+        may("frequency", Kind::List(&Kind::Map(&CAP)), "How many one contact may get in what time."),
+        may("quiet_hours", Kind::Map(&QUIET), "When nobody is disturbed, in the time of the contact."),
+    ]],
+    choices: &[],
+};
+
+static CONSENT: Shape = Shape {
+    name: "consent",
+    doc: "A question to a partner who knows whether the contact has agreed.",
+    fields: &[&[
+        must("integration", Kind::Name, "The integration of `clinch.yml` that is asked."),
+        may("method", Kind::Choice(METHODS_OUT), "GET if not given."),
+        must("url", Kind::UrlOrPath, "http://, https://, or a path of the integration; may have templates."),
+        may("headers", Kind::Headers, "Names and values; values may have templates."),
+        may("timeout", span(MILLISECOND), "How long it may take; 30s if not given."),
+        must("given", Kind::AnswerExpr, "True when `answer.status` and `answer.body` say that the contact has agreed."),
+    ]],
+    choices: &[],
+};
+
+static CAP: Shape = Shape {
+    name: "cap",
+    doc: "So many in such a time, of one contact.",
+    fields: &[&[
+        must("max", Kind::Int { min: 1, max: CAP_MAX as i64 }, "How many."),
+        must("per", Kind::Window, "`day` for a day of the contact, or the last so long, such as `7d`."),
+        may("channel", Kind::Name, "Only what goes over this channel; all together if not given."),
+    ]],
+    choices: &[],
+};
+
+static QUIET: Shape = Shape {
+    name: "quiet_hours",
+    doc: "When nobody is disturbed, in the time of the contact.",
+    fields: &[&[
+        must("from", Kind::Hour, "From then on, such as `\"21:00\"`."),
+        must("to", Kind::Hour, "Until then, such as `\"08:00\"`; earlier than `from` means the next day."),
+        may(
+            "then",
+            Kind::Choice(&["wait", "decline"]),
+            "What becomes of a job: it waits until they are over, or ends without it; wait if not given.",
+        ),
+    ]],
+    choices: &[],
+};
+
 pub(super) static FLOW: Shape = Shape {
     name: "flow",
     doc: "`flows/*.yml`: a route, how its deliveries are told apart, and the queues they go to.",
@@ -790,6 +870,7 @@ static WORKER_STEP: Shape = Shape {
             may("parallel", Kind::List(&Kind::Map(&BRANCH)), "Branches that run side by side; 20 at most."),
         ],
         COMPENSATE,
+        UNDER,
         KINDS,
         PER_ITEM,
         SCRIPT,
@@ -797,6 +878,13 @@ static WORKER_STEP: Shape = Shape {
     ],
     choices: &[NAME_CHOICE, one_action(ONE_REQUEST)],
 };
+
+/// Which policies a step is under.
+const UNDER: &[Field] = &[may(
+    "policies",
+    Kind::List(&Kind::Name),
+    "Policies of `policies.yml` that it is under, besides those of its channel and its integration.",
+)];
 
 const ONE_REQUEST: &str = "add `http:` and below it `url: https://…`";
 
@@ -811,6 +899,7 @@ static BRANCH: Shape = Shape {
         INSIDE[3],
         INSIDE[4],
         INSIDE[5],
+        INSIDE[6],
     ],
     choices: &[
         NAME_CHOICE,
@@ -843,6 +932,7 @@ const INSIDE: &[&[Field]] = &[
     SCRIPT,
     LATER,
     COMPENSATE,
+    UNDER,
 ];
 
 const COMPENSATE: &[Field] =
@@ -907,6 +997,7 @@ static KINDS: &[Field] = &[
     may("send_template", Kind::Map(&SEND), "A message, as a template of the workspace writes it."),
     may("queue", Kind::Map(&REQUEUE), "A job for a queue, or a dead letter back into its own."),
     may("queue_pull", Kind::Map(&PULL), "Reads dead letters; they stay where they are."),
+    may("policy", Kind::Map(&ASK), "Asks whether a policy would allow it, and counts nothing."),
 ];
 
 /// What makes a step run again and again.
@@ -947,6 +1038,7 @@ const IN_WORKERS: &[Field] = &[
     may("setnx", Kind::Tree, "Not run yet at the edge."),
     may("sql", Kind::Tree, "Not run yet at the edge."),
     may("send_template", Kind::Tree, "Not run yet at the edge."),
+    may("policy", Kind::Tree, "Not run yet at the edge."),
     may("parallel", Kind::Tree, "Not run yet at the edge."),
     may("compensate", Kind::Tree, "Not run yet at the edge."),
     may("queue_pull", Kind::Tree, "Not run yet at the edge."),
@@ -1102,6 +1194,16 @@ static SEND: Shape = Shape {
     }],
 };
 
+static ASK: Shape = Shape {
+    name: "policy_step",
+    doc: "Asks whether a policy would allow it, and counts nothing. Its output: `allowed`, and if not `rule`, `fact` and `reason`.",
+    fields: &[&[
+        must("use", Kind::Name, "A policy of `policies.yml`."),
+        may("channel", Kind::Name, "Over which channel it would go; none if not given."),
+    ]],
+    choices: &[],
+};
+
 const STEP_NAME: &[Field] = &[
     may("name", Kind::Name, "Unique among the steps of its file."),
     may("id", Kind::Name, "The same as `name`."),
@@ -1147,6 +1249,7 @@ pub(super) const RUN: &[&str] = &[
     "setnx",
     "sql",
     "send_template",
+    "policy",
     "queue",
     "queue_pull",
     "parallel",
@@ -1197,7 +1300,6 @@ const SCRIPT: &[Field] = &[
 const LATER: &[Field] = &[
     may("run", Kind::NamedAction, "An action by its name, such as `store.setnx`: another spelling of `setnx:`."),
     may("with", Kind::Tree, "With `run`: what the action is given, as below its short form."),
-    may("policy", Kind::Tree, "Asks whether it may be done. Not run yet."),
     may("approval", Kind::Tree, "Asks a person. Not run yet."),
 ];
 

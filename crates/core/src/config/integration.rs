@@ -39,6 +39,7 @@ pub(super) fn read(name: &str, map: Reader<'_>) -> Option<Integration> {
         url: map.may("url", value::database_url)?,
         base_url: map.may("base_url", value::url)?,
         channel: read_channel(map)?,
+        channel_name: map.may("channel", value::name)?,
         auth: match map.map("auth") {
             None => None,
             Some(auth) => Some(read_auth(auth)?),

@@ -10,6 +10,7 @@ mod integration;
 mod named_action;
 pub(crate) mod nearest;
 mod playbook_file;
+mod policy_file;
 pub mod problem;
 mod queues_file;
 mod read;
@@ -38,11 +39,12 @@ use crate::lane::{OnDead, Order};
 use crate::mask::Rules;
 use crate::message::MessageTemplate;
 use crate::playbook::Playbook;
+use crate::policy::Policy;
 use crate::schedule::Schedule;
 use crate::schema::Schema;
 use crate::script::Runtime;
 use crate::source::{Proof, Source};
-use crate::worker::{Action, Worker};
+use crate::worker::{Action, Step, Worker};
 use aws_lc_rs::digest;
 use cross::Parts;
 use data_encoding::HEXLOWER;
@@ -117,6 +119,7 @@ pub struct Workspace {
     /// Those of `clinch.yml`, and the flows' own.
     pub sources: Vec<Source>,
     pub integrations: Vec<Arc<Integration>>,
+    pub policies: Vec<Arc<Policy>>,
     /// `schemas/*.json`, by name.
     schemas: BTreeMap<String, Arc<Schema>>,
     /// `templates/*`, by name.
@@ -158,6 +161,23 @@ impl Workspace {
 
     pub fn schema(&self, name: &str) -> Option<&Arc<Schema>> {
         self.schemas.get(name)
+    }
+
+    pub fn policy(&self, name: &str) -> Option<&Arc<Policy>> {
+        self.policies.iter().find(|policy| *policy.name == *name)
+    }
+
+    /// What rules over a step: the policies that it names, and those that cover it.
+    pub fn policies_over<'a>(&'a self, step: &'a Step) -> impl Iterator<Item = &'a Arc<Policy>> {
+        let is_over = |policy: &&Arc<Policy>| {
+            step.policies.iter().any(|name| **name == *policy.name) || policy.covers(&step.action)
+        };
+        self.policies.iter().filter(move |policy| is_over(policy))
+    }
+
+    /// Whether some step of a worker is counted.
+    pub fn counts(&self, worker: &Worker) -> bool {
+        worker.all_steps().any(|step| self.policies_over(step).any(|policy| !policy.caps.is_empty()))
     }
 
     /// Everybody whom its steps may call.
@@ -374,12 +394,14 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
         settings_unread: false,
         texts: files.0.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect(),
         queues: None,
+        policies: None,
         flows: Vec::new(),
         workers: Vec::new(),
         playbooks: Vec::new(),
         queues_unread: false,
         workers_unread: false,
         playbooks_unread: false,
+        policies_unread: false,
     };
     // The settings first: steps name what is in them.
     let (settings, others): (Vec<_>, Vec<_>) =
@@ -425,6 +447,7 @@ impl Found {
             parts.queues_unread |= kind == FileKind::Queues;
             parts.workers_unread |= kind == FileKind::Worker;
             parts.playbooks_unread |= kind == FileKind::Playbook;
+            parts.policies_unread |= kind == FileKind::Policies;
             return;
         };
         match kind {
@@ -435,6 +458,7 @@ impl Found {
                 parts.sources.extend(file.sources);
             }
             FileKind::Queues => parts.queues = Some(queues_file::read(&root, report)),
+            FileKind::Policies => parts.policies = Some(policy_file::read(&root, &self.integrations, report)),
             FileKind::Flow => {
                 let mut flow = flow_file::read(&root, report);
                 self.refuse(report, std::mem::take(&mut flow.refusals));
@@ -490,8 +514,12 @@ impl Found {
             }
         }
         let flows = parts.flows.into_iter().filter_map(|file| file.flow);
+        let policies = parts.policies.map(|file| file.policies).unwrap_or_default();
+        let of_policies = policies.iter().flat_map(|policy| policy_file::secrets(policy));
+        let of_workers = workers.iter().flat_map(worker_file::secrets);
         let workspace = Workspace {
-            secrets: workers.iter().flat_map(worker_file::secrets).chain(shared).chain(partners).collect(),
+            secrets: of_workers.chain(of_policies).chain(shared).chain(partners).collect(),
+            policies,
             settings: self.settings,
             integrations: self.integrations.clone(),
             queues: with_schedules(queues, &workers),
@@ -525,6 +553,7 @@ fn with_schedules(mut queues: Vec<Queue>, workers: &[Worker]) -> Vec<Queue> {
 enum FileKind {
     Settings,
     Queues,
+    Policies,
     Flow,
     Worker,
     Playbook,
@@ -544,6 +573,7 @@ impl FileKind {
         match stem.split_once('/') {
             None if stem == "clinch" => Some(FileKind::Settings),
             None if stem == "queues" => Some(FileKind::Queues),
+            None if stem == "policies" => Some(FileKind::Policies),
             Some(("flows", name)) if !name.is_empty() => Some(FileKind::Flow),
             Some(("workers", name)) if !name.is_empty() => Some(FileKind::Worker),
             Some(("playbooks", name)) if !name.is_empty() => Some(FileKind::Playbook),
@@ -556,6 +586,7 @@ impl FileKind {
         match self {
             FileKind::Settings => Some("clinch"),
             FileKind::Queues => Some("queues"),
+            FileKind::Policies => Some("policies"),
             FileKind::Flow | FileKind::Worker | FileKind::Playbook => None,
             FileKind::Schema | FileKind::Template => None,
         }
@@ -575,6 +606,6 @@ fn read_schema(report: &mut Report<'_>, parts: &mut Parts<'_>) {
 fn unknown_file(path: &str) -> Problem {
     let said = format!("`{}` is not a file of a workspace", problem::shown(path));
     Problem::error(Code::UnknownFile, Span::default(), said).help(
-        "a workspace has clinch.yml, queues.yml, flows/*.yml, workers/*.yml, playbooks/*.yml, schemas/*.json and templates/*; move or remove it",
+        "a workspace has clinch.yml, queues.yml, policies.yml, flows/*.yml, workers/*.yml, playbooks/*.yml, schemas/*.json and templates/*; move or remove it",
     )
 }

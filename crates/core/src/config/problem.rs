@@ -171,6 +171,11 @@ codes! {
     Unstarted = "CL0174", "no source sends the events that start a playbook";
     BadSchedule = "CL0180", "when a worker runs cannot be read";
     NoDeadLetters = "CL0181", "nobody's dead letters are kept in a queue that is read from";
+    UnknownPolicy = "CL0185", "a policy is named and not defined";
+    UnknownChannel = "CL0186", "a channel is named over which nothing goes";
+    BadTimeZone = "CL0187", "a time zone is not known";
+    BadHours = "CL0188", "a time of day cannot be read, or says nothing";
+    IdlePolicy = "CL0189", "nothing is under a policy";
 }
 
 impl fmt::Display for Code {

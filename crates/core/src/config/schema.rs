@@ -1,6 +1,6 @@
 //! The dialect as a JSON Schema, for completion in editors. Made from the tables that the files are checked with.
 
-use super::dialect::{FLOW, NAMED_ACTIONS, PLAYBOOK, QUEUES, SETTINGS, WORKER};
+use super::dialect::{FLOW, NAMED_ACTIONS, PLAYBOOK, POLICIES, QUEUES, SETTINGS, WORKER};
 use super::shape::{Choose, Field, ITEMS_MAX, Kind, Need, Shape};
 use super::value::KEY_PARTS_MAX;
 use crate::signature::presets;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 /// One document (draft 2020-12) for all files of a workspace; `$defs` has one definition for each shape.
 pub fn json_schema() -> Value {
-    let files = [&SETTINGS, &QUEUES, &FLOW, &PLAYBOOK, &WORKER];
+    let files = [&SETTINGS, &QUEUES, &POLICIES, &FLOW, &PLAYBOOK, &WORKER];
     let mut defs = Map::new();
     for shape in files {
         define(shape, &mut defs);
@@ -84,6 +84,9 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
             let names: Vec<&str> = NAMED_ACTIONS.iter().map(|(name, _)| *name).collect();
             json!({ "enum": names })
         }
+        Kind::ZoneOfContact => json!({ "type": "string", "examples": ["Europe/Berlin", "{{ body.time_zone }}"] }),
+        Kind::Hour => json!({ "type": "string", "examples": ["21:00"] }),
+        Kind::Window => json!({ "type": "string", "examples": ["day", "7d"] }),
         Kind::Spread => json!({ "type": "string", "examples": ["200-600ms"] }),
         Kind::Statuses => {
             json!({ "type": "array", "items": text(), "minItems": 1, "maxItems": ITEMS_MAX, "examples": [[429, "500-599"]] })
@@ -239,7 +242,7 @@ mod tests {
     fn j1_the_schema_has_every_file_and_every_shape_once() {
         let schema = json_schema();
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-        assert_eq!(schema["oneOf"].as_array().map(Vec::len), Some(5));
+        assert_eq!(schema["oneOf"].as_array().map(Vec::len), Some(6));
         let retry = &schema["$defs"]["retry_policy"];
         assert_eq!(retry["properties"]["jitter"]["enum"], json!(["full", "equal", "none"]));
         assert_eq!(retry["additionalProperties"], false);

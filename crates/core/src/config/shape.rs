@@ -151,6 +151,12 @@ pub(super) enum Kind {
     BodyField,
     /// The name of an action. Those that are known were read as their short forms before.
     NamedAction,
+    /// The name of a time zone, or a template that becomes one.
+    ZoneOfContact,
+    /// A time of day.
+    Hour,
+    /// A day, or the last so long.
+    Window,
 }
 
 impl Shape {
@@ -220,6 +226,9 @@ impl Kind {
             Kind::File(_) => "GeoLite2-City.mmdb",
             Kind::BodyField => "customer_id",
             Kind::NamedAction => "store.setnx",
+            Kind::ZoneOfContact => "Europe/Berlin",
+            Kind::Hour => "\"21:00\"",
+            Kind::Window => "day",
             Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Env | Kind::Renames => "",
         }
     }
@@ -352,6 +361,11 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::TimeZone => keep(node, value::time_zone(node, name), report),
         Kind::ListExpr => check_names(node, value::list(node, name).map(|expr| Names::of_expr(&expr)), report),
         Kind::File(ending) => keep(node, value::file(node, name, ending), report),
+        Kind::ZoneOfContact => {
+            check_names(node, value::zone_of_contact(node, name).map(|text| Names::of(&text)), report)
+        }
+        Kind::Hour => keep(node, value::hour(node, name), report),
+        Kind::Window => keep(node, value::window(node, name), report),
         Kind::Text => keep(node, value::text(node, name), report),
         Kind::Name => keep(node, value::name(node, name), report),
         Kind::Prefixed(prefix) => keep(node, value::prefixed(node, name, prefix), report),

@@ -276,7 +276,7 @@ fn c8_a_pull_from_where_nothing_dies_is_told() {
 
 #[test]
 fn every_later_kind_of_step_loads_in_both_spellings() {
-    for step in ["{name: a, policy: x}", "{name: a, approval: {by: x}}"] {
+    for step in ["{name: a, approval: {by: x}}"] {
         let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
         let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
         assert_eq!(workspace.refusals().len(), 1, "{step}");
@@ -1238,8 +1238,8 @@ fn p10_a_list_has_only_so_many_items() {
 
 /// Files in which some bytes were changed, moved or cut: the way files go wrong.
 pub(super) fn mutated() -> impl Strategy<Value = Files> {
-    let texts = [INGEST, UPSERT, REPLAY, CART, TUTORIAL_QUEUES, FLOW, WORKER, PARTED, UNDONE, QUEUES, REDIS];
-    let paths = ["clinch.yml", "flows/a.yml", "playbooks/a.yml", "queues.yml", "workers/a.yml"];
+    let texts = [INGEST, UPSERT, REPLAY, CART, TUTORIAL_QUEUES, FLOW, WORKER, PARTED, UNDONE, QUEUES, REDIS, POLICIES];
+    let paths = ["clinch.yml", "flows/a.yml", "playbooks/a.yml", "policies.yml", "queues.yml", "workers/a.yml"];
     let scraps = prop::sample::select(vec![
         "",
         "\t",
@@ -2262,4 +2262,97 @@ fn b1_a_key_and_a_group_may_be_computed_from_the_body() {
         "header:NAME",
     );
     check_flow("header:Idempotency-Key", "{{ body. }}", "7:19", Code::BadExpression, "cannot be read", "");
+}
+
+const POLICIES: &str = "\
+policies:
+  marketing:
+    channels: [sms]
+    contact: '{{ body.customer }}'
+    consent: {integration: crm, url: /consents, headers: {x: '${secrets.CRM}'}, given: answer.body.sms}
+    time_zone: '{{ body.zone }}'
+    frequency:
+      - {max: 2, per: day}
+      - {max: 5, per: 7d, channel: sms}
+    quiet_hours: {from: '21:00', to: '08:00', then: decline}
+  strict:
+    consent: body.agreed
+";
+const RULED: &str = "\
+integrations:
+  texts: {base_url: https://texts.example, channel: sms}
+  crm: {base_url: https://crm.example, class: read}
+  bare: {auth: {bearer: '${secrets.BARE}'}}
+";
+
+/// One step that calls somebody, and one that asks.
+fn ruled(policies: &str, steps: &str) -> Files {
+    let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n{steps}");
+    with(&[("clinch.yml", RULED), ("policies.yml", policies), ("workers/post.yml", &worker)])
+}
+
+const STEPS: &str = "  - {name: may, policy: {use: strict, channel: sms}}
+  - {name: text, http: {integration: texts, url: /send}}
+  - {name: look, http: {integration: crm, url: /look}, policies: [strict]}
+  - {name: read, http: {integration: crm, url: /look}}
+";
+
+#[test]
+fn g1_policies_are_over_what_they_name_and_over_what_names_them() {
+    let workspace = loaded(&ruled(POLICIES, STEPS));
+    let steps = &workspace.workers[0].steps;
+    let over = |step: usize| {
+        let names = workspace.policies_over(&steps[step]).map(|policy| policy.name.to_string());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!([over(0), over(1), over(2), over(3)].map(|names| names.join(" ")), ["", "marketing", "strict", ""]);
+    assert!(workspace.counts(&workspace.workers[0]));
+    assert!(workspace.secrets.contains("CRM"));
+    let marketing = workspace.policy("marketing").expect("it is there");
+    assert_eq!(marketing.caps.iter().map(ToString::to_string).collect::<Vec<_>>(), ["2 per day", "5 per 7d by sms"]);
+    assert_eq!(marketing.quiet.map(|quiet| quiet.to_string()).as_deref(), Some("between 21:00 and 08:00"));
+    assert!(matches!(&steps[0].action, Action::Policy(ask) if ask.channel.as_deref() == Some("sms")));
+    // A mail server is a channel by itself; and what only reads is not irreversible.
+    let read = "policies: {all: {integrations: [crm], consent: body.agreed}}\n";
+    assert!(told(&ruled(read, STEPS)).iter().any(|said| said.contains("nothing is under policy `all`")));
+}
+
+#[test]
+fn g1_a_policy_that_would_not_rule_is_told() {
+    let check = |from: &str, to: &str, place: &str, code: Code, said: &str, help: &str| {
+        assert!(POLICIES.contains(from), "{from}");
+        super::tests::check(
+            &ruled(&POLICIES.replacen(from, to, 1), STEPS),
+            &format!("policies.yml:{place}"),
+            code,
+            said,
+            help,
+        );
+    };
+    check("[sms]", "[smss]", "3:16", Code::UnknownChannel, "nothing goes over channel `smss`", "did you mean `sms`?");
+    check("channel: sms}", "channel: fax}", "9:36", Code::UnknownChannel, "channel `fax`", "channel: fax");
+    check("integration: crm", "integration: cmr", "5:28", Code::UnknownIntegration, "`cmr`", "did you mean `crm`?");
+    check("integration: crm", "integration: bare", "5:28", Code::BadUrl, "does not say where it is", "base_url");
+    check("'{{ body.zone }}'", "Europe/Berln", "6:16", Code::BadTimeZone, "not a time zone", "Europe/Berlin");
+    check("'21:00'", "'25:00'", "10:25", Code::BadHours, "not a time of day", "21:00");
+    check("'21:00'", "'8:00'", "10:37", Code::BadHours, "end when they begin", "another hour");
+    check("per: day", "per: dya", "8:23", Code::BadDuration, "`dya`", "");
+    check("per: day", "per: 10ms", "8:23", Code::OutOfRange, "too small", "1s");
+    check("    contact: '{{ body.customer }}'\n", "", "6:5", Code::MissingKey, "whom to count", "contact");
+    check("consent: body.agreed", "contact: '{{ body.x }}'", "11:3", Code::MissingKey, "has no rule", "consent");
+    check("consent: body.agreed", "consent: bdy.agreed", "12:14", Code::BadExpression, "`bdy`", "`body`");
+    let steps = STEPS.replace("use: strict", "use: stric").replace("policies: [strict]", "policies: [srtict]");
+    let said = told(&ruled(POLICIES, &steps));
+    for (place, name) in [("4:31", "stric"), ("6:67", "srtict")] {
+        let line = format!("workers/post.yml:{place} CL0185 policy `{name}` is not defined");
+        assert!(said.iter().any(|said| said.starts_with(&line)), "{said:#?}");
+    }
+    let inward = "  - {name: a, transform: {x: 1}, policies: [strict]}\n";
+    super::tests::check(
+        &ruled("policies: {strict: {consent: body.agreed}}\n", inward),
+        "workers/post.yml:4:34",
+        Code::EitherOr,
+        "`policies` does not go with `transform`",
+        "remove it",
+    );
 }

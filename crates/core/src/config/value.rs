@@ -13,9 +13,11 @@ use crate::limit::Rate;
 use crate::message::{BadMailbox, Mailbox};
 use crate::phone::Country;
 use crate::pointer::Pointer;
+use crate::policy::{self, Window};
 use crate::schedule::{CronLine, Zone};
 use crate::script::Runtime;
 use crate::time::{BadDuration, Timestamp, parse_duration};
+use jiff::civil::Time;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -366,6 +368,46 @@ pub(super) fn template(node: &Node, name: &str) -> Read<Template> {
     let text = text(node, name)?;
     let read = bounded_templates(text).and_then(|text| Template::parse(&in_templates(text, spelt_out)));
     read.map_err(|error| bad_expr(node, name, &error))
+}
+
+/// A name that is known, or a template that an event makes one of.
+pub(super) fn zone_of_contact(node: &Node, name: &str) -> Read<Template> {
+    let template = template(node, name)?;
+    match &template {
+        Template::Plain(zone) if policy::time_zone(zone).is_none() => {
+            let said = format!("`{}` is not a time zone", shown(zone));
+            let help = "write one such as Europe/Berlin, or a template such as \"{{ body.time_zone }}\"";
+            Err(Box::new(bad(Code::BadTimeZone, node, said).help(help)))
+        }
+        _ => Ok(template),
+    }
+}
+
+/// `21:00`.
+pub(super) fn hour(node: &Node, name: &str) -> Read<Time> {
+    let written = text(node, name)?;
+    let read = written.split_once(':').and_then(|(hour, minute)| {
+        let is_short = |text: &str| text.len() <= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = |text: &str| text.parse().ok().filter(|_| is_short(text));
+        Time::new(number(hour)?, number(minute)?, 0, 0).ok()
+    });
+    read.ok_or_else(|| {
+        let said = format!("`{}` is not a time of day", shown(written));
+        Box::new(bad(Code::BadHours, node, said).help("write hours and minutes in quotes, such as \"21:00\""))
+    })
+}
+
+/// `day`, or a duration.
+pub(super) fn window(node: &Node, name: &str) -> Read<Window> {
+    if text(node, name)? == "day" {
+        return Ok(Window::Day);
+    }
+    match duration(node, name)? {
+        span if span < Duration::from_secs(1) => Err(Box::new(
+            bad(Code::OutOfRange, node, format!("`{name}` is too small")).help("write 1s or more, or `day`"),
+        )),
+        span => Ok(Window::Last(span)),
+    }
 }
 
 // The language descends into an expression as deep as it is long or nested, and would fall off the stack.

@@ -23,8 +23,8 @@ use crate::schedule::{Missed, QUEUE_PREFIX, Schedule, Zone};
 use crate::script::{Isolation, MEMORY_DEFAULT, Runtime, ScriptAction, fingerprint};
 use crate::worker::{
     Action, BRANCHES_MAX, Branch, CONCURRENCY_DEFAULT, DelayAction, GeoipAction, HttpAction, HttpBody, PULL_DEFAULT,
-    PhoneAction, PullAction, QueueAction, QueueBody, STEP_TIMEOUT_DEFAULT, SendAction, SetnxAction, SqlAction, Step,
-    Trigger, ValidateAction, Worker,
+    PhoneAction, PolicyAction, PullAction, QueueAction, QueueBody, STEP_TIMEOUT_DEFAULT, SendAction, SetnxAction,
+    SqlAction, Step, Trigger, ValidateAction, Worker,
 };
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -53,6 +53,8 @@ pub(super) struct WorkerFile {
     pub templates: Vec<Spot<String>>,
     /// The schemas that its steps name.
     pub schemas: Vec<Spot<String>>,
+    /// The policies that its steps name.
+    pub policies: Vec<Spot<String>>,
     /// The runtimes that its scripts need.
     pub runtimes: Vec<Spot<Runtime>>,
     pub worker: Option<Worker>,
@@ -98,6 +100,7 @@ pub(super) fn read_steps(
         databases: databases(reader),
         templates: templates_named(reader),
         schemas: schemas(reader),
+        policies: policies(reader),
         runtimes: acts(reader).filter_map(|step| step.spot("uses", value::runtime)).collect(),
         worker: trigger.and_then(|trigger| read_worker(reader, trigger, integrations)),
         refusals: refusals(reader),
@@ -108,6 +111,7 @@ pub(super) fn read_steps(
     found.extend(items_of_nothing(reader));
     found.extend(named(reader).flat_map(misplaced_details));
     found.extend(named(reader).filter_map(nothing_to_undo));
+    found.extend(named(reader).filter_map(nothing_to_rule_over));
     found.extend(named(reader).filter_map(|step| step.map("compensate")).flat_map(misplaced_details));
     found.extend(acts(reader).filter_map(no_script));
     found.extend(acts(reader).filter_map(|step| path_of_nobody(step, integrations)));
@@ -166,6 +170,16 @@ fn databases(worker: Reader<'_>) -> Vec<Spot<String>> {
 fn schemas(worker: Reader<'_>) -> Vec<Spot<String>> {
     let steps = steps(worker).filter_map(|step| step.map("validate"));
     steps.filter_map(|validate| validate.spot("schema", value::name)).collect()
+}
+
+fn policies(worker: Reader<'_>) -> Vec<Spot<String>> {
+    let asked = steps(worker).filter_map(|step| step.map("policy")).filter_map(|ask| ask.spot("use", value::name));
+    let lists = named(worker).filter_map(|step| step.node.get("policies")).flat_map(Node::items);
+    let over = lists.filter_map(|item| {
+        let value = value::name(item, "policies").ok()?;
+        Some(Spot { value, file: worker.report.file.to_string(), span: item.head() })
+    });
+    asked.chain(over).collect()
 }
 
 fn dead_letters(node: &Node, name: &str) -> value::Read<String> {
@@ -261,8 +275,15 @@ fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step
         Some(undo) => Some(read_action(undo, integrations)?),
         None => None,
     };
-    let (name, when) = (step.step_name()?.value.into(), step.may("if", value::expr)?);
-    let read = Step { name, when, action, each: read_each(step)?, compensate };
+    let over = step.node.get("policies").map_or(&[][..], Node::items).iter();
+    let read = Step {
+        name: step.step_name()?.value.into(),
+        when: step.may("if", value::expr)?,
+        action,
+        each: read_each(step)?,
+        compensate,
+        policies: over.map(|policy| value::name(policy, "policies").ok()).collect::<Option<_>>()?,
+    };
     step.is_sound().then_some(read)
 }
 
@@ -335,6 +356,10 @@ fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Ac
         let most = pull.or("max_messages", PULL_DEFAULT as i64, value::int)?;
         let read = PullAction { from: pull.must("from", value::name)?, most: usize::try_from(most).ok()? };
         return pull.is_sound().then_some(Action::Pull(read));
+    }
+    if let Some(ask) = step.map("policy") {
+        let read = PolicyAction { policy: ask.must("use", value::name)?, channel: ask.may("channel", value::name)? };
+        return ask.is_sound().then_some(Action::Policy(read));
     }
     read_delay(step).map(Action::Delay)
 }
@@ -717,6 +742,20 @@ fn nothing_to_undo(step: Reader<'_>) -> Option<Problem> {
     Some(problem.also(action.span, "the action of this step").help(help))
 }
 
+/// Only what does something outside is under a policy.
+fn nothing_to_rule_over(step: Reader<'_>) -> Option<Problem> {
+    let (key, _) = step.node.entry("policies")?;
+    let inward = RUN.iter().filter(|name| !["http", "sql", "uses", "send_template"].contains(name)).chain(&["steps"]);
+    let (action, _) = inward.filter_map(|name| step.node.entry(name)).next()?;
+    let help = match action.text.as_str() {
+        "parallel" | "steps" => "move it to the steps inside that are under it",
+        _ => "remove it",
+    };
+    let said = format!("`policies` does not go with `{}`", action.text);
+    let problem = Problem::error(Code::EitherOr, key.span, said).label("nothing is done outside");
+    Some(problem.also(action.span, "the action of this step").help(help))
+}
+
 /// `with`, `env` and `script` say more about an action that is not there.
 fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
     let mut others = RUN.iter().filter(|name| **name != "uses").chain(&["steps"]);
@@ -966,7 +1005,7 @@ fn timeout(action: &Action) -> Duration {
         Action::Delay(_) | Action::DedupKey(_) | Action::Setnx(_) | Action::Queue(_) | Action::Pull(_) => {
             Duration::ZERO
         }
-        Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
+        Action::Policy(_) | Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
     }
 }
 
@@ -1030,7 +1069,11 @@ fn action_secrets(action: &Action, found: &mut BTreeSet<String>) {
             };
             found.extend(body.into_iter().chain(&queue.key).flat_map(|expr| Names::of_expr(expr).secrets));
         }
-        Action::Delay(DelayAction::For(_)) | Action::Pull(_) | Action::Parallel(_) | Action::NotYet(_) => {}
+        Action::Delay(DelayAction::For(_))
+        | Action::Pull(_)
+        | Action::Policy(_)
+        | Action::Parallel(_)
+        | Action::NotYet(_) => {}
     }
 }
 

@@ -220,6 +220,20 @@ CREATE TABLE budget (
 CREATE INDEX budget_over ON budget (over_at);
 CREATE INDEX budget_exhausted ON budget (free_at, budget) WHERE free_at > 0;
 
+-- What was done, or is about to be, to contacts that a policy counts: a contact is a hash under the pepper, in the scope of its
+-- policy. From `until` on the row counts nowhere any more.
+CREATE TABLE admission (
+    job bigint NOT NULL,
+    at bigint NOT NULL,
+    until bigint NOT NULL,
+    step text NOT NULL,
+    channel text COLLATE "C" NOT NULL,
+    contact bytea NOT NULL,
+    PRIMARY KEY (job, step, contact)
+);
+CREATE INDEX admission_contact ON admission (contact, at);
+CREATE INDEX admission_until ON admission (until);
+
 -- Grows with each claim of any job. No cache: a session that kept numbers back would give small ones late.
 CREATE SEQUENCE fence;
 

@@ -52,6 +52,20 @@ CREATE TABLE budget (
 CREATE INDEX budget_over ON budget (over_at);
 CREATE INDEX budget_exhausted ON budget (free_at, budget) WHERE free_at > 0;
 
+-- What was done, or is about to be, to contacts that a policy counts: a contact is a hash under the pepper, in the scope of its
+-- policy. From `until` on the row counts nowhere any more.
+CREATE TABLE admission (
+    job INTEGER NOT NULL,
+    step TEXT NOT NULL,
+    contact BLOB NOT NULL,
+    channel TEXT NOT NULL,
+    at INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (job, step, contact)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX admission_contact ON admission (contact, at);
+CREATE INDEX admission_until ON admission (until);
+
 -- Immutable, but for a payload that is sealed again or erased. The jobs of event n are n+1 … n+jobs.
 CREATE TABLE event (
     id INTEGER PRIMARY KEY,

@@ -6,7 +6,7 @@ use super::rows::{
     DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, effect_status, reason_number, text,
 };
 use super::{Fault, audit, migrate};
-use crate::moving::{CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError};
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
@@ -49,7 +49,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      budget, schedule, sender_token, person";
+                      budget, schedule, admission, sender_token, person";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -203,6 +203,28 @@ impl Target {
         .await
     }
 
+    pub async fn take_admissions(&mut self, parts: &[AdmissionPart]) -> Result<()> {
+        let client = &self.client;
+        together(client, async {
+            write(
+                client,
+                "INSERT INTO admission (job, step, contact, channel, at, until)
+                 SELECT * FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::text[], $5::bigint[], $6::bigint[])
+                 ON CONFLICT DO NOTHING",
+                &[
+                    &column(parts, |part| part.job),
+                    &column(parts, |part| &*part.step),
+                    &column(parts, |part| &part.contact[..]),
+                    &column(parts, |part| &*part.channel),
+                    &column(parts, |part| part.at),
+                    &column(parts, |part| part.until),
+                ],
+            )
+            .await
+        })
+        .await
+    }
+
     /// What is written once, after all the rest. Ids and fences that are given from now on are above all that were.
     pub async fn close_books(&mut self, facts: &Facts) -> Result<()> {
         let client = &self.client;
@@ -242,6 +264,7 @@ impl Target {
             ("calls", "count(*) FROM call"),
             ("retry budgets", "count(*) FROM budget"),
             ("schedules", "count(*) FROM schedule"),
+            ("counts of contacts", "count(*) FROM admission"),
             ("sender tokens", "count(*) FROM sender_token"),
             ("users", "count(*) FROM person"),
         ] {

@@ -4,7 +4,7 @@ use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, bucket, budget, call, lanes, lock, once, span, token};
+use super::{Fault, Shared, admit, bucket, budget, call, lanes, lock, once, span, token};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
 use clinch_core::lane::Order;
@@ -55,7 +55,9 @@ pub(super) async fn prune(
     pruned.once = clear(shared, &mut line, once::PRUNE, now, most).await?;
     pruned.calls = clear(shared, &mut line, call::PRUNE, now, most).await?;
     pruned.budgets = clear(shared, &mut line, budget::PRUNE, now, most).await?;
-    pruned.finished &= pruned.once.max(pruned.calls).max(pruned.budgets) < most as u64;
+    pruned.admissions = clear(shared, &mut line, admit::PRUNE, now, most).await?;
+    let most_gone = pruned.once.max(pruned.calls).max(pruned.budgets).max(pruned.admissions);
+    pruned.finished &= most_gone < most as u64;
     line.commit().await?;
     // Once through, start over: what was too young or too dead then may go now.
     lock(&shared.round).to = looked.unwrap_or(0);

@@ -5,6 +5,7 @@
 //! settlement finds that its lease is over.
 
 mod accept;
+mod admit;
 mod audit;
 mod batch;
 mod bucket;
@@ -55,6 +56,7 @@ use batch::Batcher;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
+use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
@@ -584,6 +586,16 @@ impl Store for PostgresStore {
         self.shared.done(began, budget::grant(&self.shared, &ask).await)
     }
 
+    async fn admit(&self, lease: LeaseRef, ask: AdmitAsk) -> Result<Option<Admission>> {
+        let began = Instant::now();
+        self.shared.done(began, admit::admit(&self.shared, lease, &ask).await)
+    }
+
+    async fn give_back(&self, lease: LeaseRef, not_done: Option<Arc<str>>) -> Result<Held> {
+        let began = Instant::now();
+        self.shared.done(began, admit::give_back(&self.shared, lease, not_done.as_deref()).await)
+    }
+
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         let began = Instant::now();
         self.shared.done(began, keep::prune(&self.shared, now, &retention, most).await)
@@ -715,6 +727,10 @@ impl Read for PostgresStore {
 
     async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>> {
         budget::exhausted(&self.shared, now).await.map_err(unread)
+    }
+
+    async fn sent(&self, tally: Tally, but: Option<JobId>, now: Timestamp) -> Result<Vec<u32>> {
+        admit::sent(&self.shared, &tally, but, now).await.map_err(unread)
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

@@ -3,7 +3,7 @@
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
 use super::{audit, budget, late, schedule, token, user};
-use crate::moving::{CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
@@ -245,6 +245,23 @@ impl Source {
         schedule::all(&self.conn).map_err(damaged)
     }
 
+    pub fn next_admissions(&self, after: Option<&AdmissionPart>, rows_max: usize) -> Result<Vec<AdmissionPart>> {
+        let (job, step, contact) = after.map_or((0, "", &[][..]), |last| (last.job, &*last.step, &last.contact[..]));
+        let part = |row: &Row<'_>| {
+            Ok(AdmissionPart {
+                job: row.get(0)?,
+                step: row.get(1)?,
+                contact: row.get(2)?,
+                channel: row.get(3)?,
+                at: row.get(4)?,
+                until: row.get(5)?,
+            })
+        };
+        let sql = "SELECT job, step, contact, channel, at, until FROM admission
+                   WHERE (job, step, contact) > (?1, ?2, ?3) ORDER BY job, step, contact LIMIT ?4";
+        self.all(sql, params![job, step, contact, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
+    }
+
     /// Counted as the other engine counts: there a job that was done at once has a row for its attempt.
     pub fn totals(&self) -> Result<Totals> {
         let count = |table: &str| self.number(&format!("SELECT count(*) FROM {table}"));
@@ -262,6 +279,7 @@ impl Source {
             ("calls", count("call")?),
             ("retry budgets", count("budget")?),
             ("schedules", count("schedule")?),
+            ("counts of contacts", count("admission")?),
             ("sender tokens", count("sender_token")?),
             ("users", count("person")?),
         ])

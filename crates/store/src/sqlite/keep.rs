@@ -1,6 +1,7 @@
 //! prune: what has outlived its retention goes, a bounded number of rows at a time.
 
 use super::accept::note_oldest;
+use super::admit;
 use super::budget;
 use super::call;
 use super::memory::Settled;
@@ -33,7 +34,9 @@ pub(super) fn prune(
     pruned.once = clear(batch, once::PRUNE, now, most)?;
     pruned.calls = clear(batch, call::PRUNE, now, most)?;
     pruned.budgets = clear(batch, budget::PRUNE, now, most)?;
-    pruned.finished &= keys == 0 && pruned.once.max(pruned.calls).max(pruned.budgets) < most as u64;
+    pruned.admissions = clear(batch, admit::PRUNE, now, most)?;
+    let most_gone = pruned.once.max(pruned.calls).max(pruned.budgets).max(pruned.admissions);
+    pruned.finished &= keys == 0 && most_gone < most as u64;
     Ok(pruned)
 }
 

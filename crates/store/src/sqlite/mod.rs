@@ -1,6 +1,7 @@
 //! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
 
 mod accept;
+mod admit;
 mod audit;
 mod budget;
 mod call;
@@ -38,6 +39,7 @@ use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::job::Fence;
+use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::user::{TokenDigest, UserName};
@@ -514,6 +516,14 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| budget::grant(batch, &ask)).await
     }
 
+    async fn admit(&self, lease: LeaseRef, ask: AdmitAsk) -> Result<Option<Admission>> {
+        self.shared.write(move |batch| admit::admit(batch, lease, &ask)).await
+    }
+
+    async fn give_back(&self, lease: LeaseRef, not_done: Option<Arc<str>>) -> Result<Held> {
+        self.shared.write(move |batch| admit::give_back(batch, lease, not_done.as_deref())).await
+    }
+
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         self.shared.write(move |batch| keep::prune(batch, now, &retention, most)).await
     }
@@ -649,6 +659,10 @@ impl Read for SqliteStore {
 
     async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>> {
         self.readers.ask(move |conn| budget::exhausted(conn, now)).await
+    }
+
+    async fn sent(&self, tally: Tally, but: Option<JobId>, now: Timestamp) -> Result<Vec<u32>> {
+        self.readers.ask(move |conn| admit::sent(conn, &tally, but, now)).await
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

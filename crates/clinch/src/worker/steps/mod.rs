@@ -6,6 +6,7 @@ mod geoip;
 pub mod http;
 mod message;
 mod phone;
+pub mod policy;
 pub mod queue;
 pub mod queue_pull;
 pub mod script;
@@ -21,7 +22,7 @@ use clinch_core::death::Reason;
 use clinch_core::expr::BadExpr;
 use clinch_core::integration::{Integration, Promise};
 use clinch_core::payload::Payload;
-use clinch_core::worker::{Action, DelayAction, PullAction, QueueAction, SetnxAction};
+use clinch_core::worker::{Action, DelayAction, PolicyAction, PullAction, QueueAction, SetnxAction};
 use clinch_store::Claim;
 use serde_json::Value;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ pub enum Kind<'a> {
     Setnx(&'a SetnxAction),
     Queue(&'a QueueAction),
     Pull(&'a PullAction),
+    Policy(&'a PolicyAction),
 }
 
 /// A kind of step that only computes. Nothing of it is written down: it is computed again whenever the job runs again.
@@ -79,6 +81,7 @@ pub fn kind(action: &Action) -> Option<Kind<'_>> {
         Action::Setnx(setnx) => Kind::Setnx(setnx),
         Action::Queue(queue) => Kind::Queue(queue),
         Action::Pull(pull) => Kind::Pull(pull),
+        Action::Policy(policy) => Kind::Policy(policy),
         Action::Parallel(_) | Action::NotYet(_) => return None,
     })
 }

@@ -4,6 +4,7 @@
 #![deny(dead_code)]
 
 pub mod accept;
+pub mod admit;
 pub mod audit;
 pub mod budget;
 pub mod call;
@@ -53,6 +54,18 @@ macro_rules! every_law {
                 ids_grow_even_when_the_clock_goes_back
                 ids_are_not_given_twice_when_rows_are_gone
                 t_072_no_key_is_readable_on_disk
+            }
+            admit {
+                g1_a_contact_gets_no_more_than_a_cap_allows_and_others_have_their_own
+                g1_of_many_at_once_no_more_are_admitted_than_a_cap_allows
+                g1_a_step_that_asks_again_counts_once_and_at_its_last_time
+                g1_what_may_have_been_sent_stays_admitted
+                g1_a_restart_gives_nothing_back
+                g1_a_channel_has_a_cap_of_its_own_and_a_day_is_that_of_the_contact
+                g1_what_was_surely_not_done_counts_no_more_when_its_job_ends
+                g1_what_was_or_may_have_been_done_counts_on
+                g1_who_lost_the_lease_is_neither_admitted_nor_gives_back
+                g1_counts_that_are_over_are_pruned
             }
             call {
                 d3_a_call_is_made_once_and_its_answer_is_given_again
