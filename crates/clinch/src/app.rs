@@ -3,6 +3,7 @@
 use crate::api::auth::Peer;
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
+use crate::controls::{self, LiveControls};
 use crate::encryption::{Keys, Made, UNSAID};
 use crate::geoip::Geoip;
 use crate::house::House;
@@ -183,12 +184,14 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     };
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
     let senders = Arc::new(Senders::load(&*store).await?);
+    let controls = Arc::new(LiveControls::load(&*store).await?);
     let is_local = |listener: &TcpListener| listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let loopback = [&intake, &admin].into_iter().flatten().all(is_local);
     let house = House {
         directory: std::path::absolute(&options.data_dir).map_err(io)?,
         egress: Arc::new(Egress { allow: workspace.settings.egress.clone(), loopback }),
         senders,
+        controls,
         rejections: Arc::new(rejections),
         keys: Arc::new(keys),
         chores: Arc::default(),
@@ -357,6 +360,7 @@ impl App {
             let store = store.clone();
             self.rooms.spawn(async move { store.look().await });
         }
+        self.rooms.spawn(controls::run(house.clone()));
         let has_senders = |source: &Source| matches!(source.proof, Some(Proof::Sender));
         if doors.intake.is_some() && house.versions.workspace.sources.iter().any(has_senders) {
             self.rooms.spawn(senders::run(house.clone()));

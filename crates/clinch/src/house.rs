@@ -2,6 +2,7 @@
 
 use crate::chores::Chores;
 use crate::clock::Clock;
+use crate::controls::LiveControls;
 use crate::encryption::Keys;
 use crate::geoip::Geoip;
 use crate::rejections::Rejections;
@@ -28,6 +29,8 @@ pub struct House {
     pub geoip: Arc<Geoip>,
     pub rejections: Arc<Rejections>,
     pub senders: Arc<Senders>,
+    /// What operators have switched.
+    pub controls: Arc<LiveControls>,
     /// What this node keeps besides the store is in here.
     pub directory: PathBuf,
     /// Where steps may call.

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod chores;
 pub mod cli;
 pub mod clock;
+pub mod controls;
 pub mod crash;
 pub mod demo;
 pub mod effects;

@@ -3,10 +3,12 @@
 use crate::masking::rules;
 use clinch_core::attempt::Failure;
 use clinch_core::breaker::Circuit;
+use clinch_core::control::Controls;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::job::{Change, Ending, Word};
 use clinch_core::policy::Rule;
+use clinch_core::safe_mode::SafeScope;
 use clinch_core::sender::NotASender;
 use clinch_core::signature::Refusal;
 use clinch_core::source::Proof;
@@ -101,6 +103,7 @@ labels! {
     ByFlowStepOutcome { flow, step, outcome }
     ByFlowStepReason { flow, step, reason }
     ByFlowHow { flow, how }
+    ByFlowWhy { flow, why }
     ByStoreOutcome { store, outcome }
     ByBudget { budget }
     ByPolicyRule { policy, rule }
@@ -110,6 +113,7 @@ labels! {
     ByIntegrationTo { integration, to }
     ByProtection { protected }
     ByKind { kind }
+    ByScope { scope }
     ByState { state }
     ByListener { listener }
     ByOutcome { outcome }
@@ -276,6 +280,10 @@ pub struct Metrics {
     pub replays: Family<ByFlowOutcome, Counter>,
     pub retention_deleted: Family<ByKind, Counter>,
     pub schedule_slots: Family<ByFlowOutcome, Counter>,
+    paused: Family<ByScope, Gauge>,
+    safe_modes: Family<ByScope, Gauge>,
+    safe_mode_trips: Family<ByScope, Counter>,
+    waiting: Family<ByFlowWhy, Gauge>,
     jobs: Family<ByFlowState, Gauge>,
     oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
     dead: Family<ByFlowReason, Gauge>,
@@ -421,6 +429,10 @@ impl Metrics {
             dead_left: register!("dlq_left", "Dead letters that left", Family::default()),
             replays: register!("replay_jobs", "Replayed jobs by outcome", Family::default()),
             retention_deleted: register!("retention_deleted", "Rows that outlived their retention", Family::default()),
+            safe_modes: register!("safe_mode", "1 where safe mode is on", Family::default()),
+            safe_mode_trips: register!("safe_mode_trips", "Safe mode was turned on by failures", Family::default()),
+            waiting: register!("jobs_waiting", "Jobs that wait for something else than their work", Family::default()),
+            paused: register!("paused", "1 for what an operator has paused", Family::default()),
             jobs: register!("jobs", "Unfinished jobs now", Family::default()),
             oldest: register!("job_oldest_age_seconds", "Age of the oldest unfinished job", Family::default()),
             dead: register!("dlq_jobs", "Dead letters now", Family::default()),
@@ -608,6 +620,23 @@ impl Metrics {
         }
     }
 
+    pub fn safe_mode_tripped(&self, scope: &SafeScope) {
+        self.safe_mode_trips.get_or_create(&ByScope { scope: (&scope.to_string()).into() }).inc();
+    }
+
+    /// What operators have switched. Scopes name what is in a workspace: they are few.
+    pub fn show_controls(&self, controls: &Controls, now: Timestamp) {
+        self.paused.clear();
+        for pause in controls.pauses(now) {
+            self.paused.get_or_create(&ByScope { scope: (&pause.scope.to_string()).into() }).set(1);
+        }
+        self.safe_modes.clear();
+        for mode in controls.safe_modes() {
+            let labels = ByScope { scope: (&mode.scope.to_string()).into() };
+            self.safe_modes.get_or_create(&labels).set(i64::from(mode.is_on(now)));
+        }
+    }
+
     /// The text that Prometheus reads.
     pub fn render(&self, counts: &Counts, health: &Health, now: Timestamp) -> String {
         self.jobs.clear();
@@ -622,6 +651,11 @@ impl Metrics {
         for (flow, word, jobs) in &counts.live {
             let labels = ByFlowState { flow: flow.into(), state: word.as_str().into() };
             self.jobs.get_or_create(&labels).set(i64::try_from(*jobs).unwrap_or(i64::MAX));
+        }
+        self.waiting.clear();
+        for waiting in &counts.waiting {
+            let labels = ByFlowWhy { flow: (&waiting.flow).into(), why: waiting.waits.word().into() };
+            self.waiting.get_or_create(&labels).set(i64::try_from(waiting.jobs).unwrap_or(i64::MAX));
         }
         for (flow, reason, jobs) in &counts.dead {
             let labels = ByFlowReason { flow: flow.into(), reason: reason.word().into() };

@@ -93,6 +93,10 @@ impl Breaker {
         Breaker { rule, state: State::closed() }
     }
 
+    pub const fn rule(&self) -> BreakerRule {
+        self.rule
+    }
+
     pub fn circuit(&self) -> Circuit {
         match self.state {
             State::Closed { .. } => Circuit::Closed,
@@ -155,8 +159,8 @@ impl Breaker {
     }
 }
 
-/// Those who were sent away from an open circuit. They come back a little after it may be asked again, and the more they are
-/// the longer it takes them: a backlog that asks all the time keeps the store busy with nothing.
+/// Those who were sent away, from an open circuit or a pause. They come back a little after they may ask again, and the more they
+/// are the longer it takes them: a backlog that asks all the time keeps the store busy with nothing.
 #[derive(Clone, Debug)]
 pub struct Away {
     until: Timestamp,
@@ -173,14 +177,14 @@ impl Default for Away {
 }
 
 impl Away {
-    /// When one more comes back who was told to wait until then. `dice` is uniform in [0, 1).
-    pub fn back_at(&mut self, until: Timestamp, rule: &BreakerRule, dice: f64) -> Timestamp {
+    /// When one more comes back who was told to wait until then, about `wait` from now. `dice` is uniform in [0, 1).
+    pub fn back_at(&mut self, until: Timestamp, wait: Duration, dice: f64) -> Timestamp {
         // Another pause, others who are sent away.
-        if until > self.until + rule.open_for / 2 {
+        if until > self.until + wait / 2 {
             *self = Away { until, count: 0 };
         }
         self.count = self.count.saturating_add(1);
-        let spread = (rule.open_for / 2).max(Duration::from_secs(1) / BACK_PER_SECOND * self.count);
+        let spread = (wait / 2).max(Duration::from_secs(1) / BACK_PER_SECOND * self.count);
         until + spread.mul_f64(dice)
     }
 }
@@ -314,12 +318,12 @@ mod tests {
 
     #[test]
     fn e3_a_few_come_back_soon_and_many_one_after_the_other() {
-        let (rule, mut away) = (BreakerRule { open_for: Duration::from_secs(1), ..rule() }, Away::default());
-        assert_eq!(away.back_at(at(1), &rule, 0.0), at(1));
-        assert_eq!(away.back_at(at(1), &rule, 0.5), at(1) + Duration::from_millis(250));
-        let last = (0..20_000).map(|nth| away.back_at(at(1), &rule, f64::from(nth % 100) / 100.0)).max();
+        let (wait, mut away) = (Duration::from_secs(1), Away::default());
+        assert_eq!(away.back_at(at(1), wait, 0.0), at(1));
+        assert_eq!(away.back_at(at(1), wait, 0.5), at(1) + Duration::from_millis(250));
+        let last = (0..20_000).map(|nth| away.back_at(at(1), wait, f64::from(nth % 100) / 100.0)).max();
         assert!(last.is_some_and(|last| last > at(10)), "{last:?}");
-        assert_eq!(away.back_at(at(2), &rule, 0.5), at(2) + Duration::from_millis(250));
+        assert_eq!(away.back_at(at(2), wait, 0.5), at(2) + Duration::from_millis(250));
     }
 
     proptest! {

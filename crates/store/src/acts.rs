@@ -2,9 +2,11 @@
 
 use crate::read::{BudgetRow, JobRow};
 use crate::{
-    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, UnknownRuling, VersionId,
+    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, SteerAsk, UnknownRuling,
+    VersionId,
 };
 use clinch_core::audit::{Act, Record, Who};
+use clinch_core::control::Control;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
 use clinch_core::user::UserName;
@@ -49,6 +51,24 @@ impl ResolveAsk {
             job: Some(self.effect.job),
             before: json!({ "state": "unknown" }),
             after: json!({ "state": state, "proof": self.proof }),
+        }
+    }
+}
+
+impl SteerAsk {
+    pub(crate) fn act(&self, before: Option<&Control>) -> Act {
+        let told = |value: &str, until: Option<Timestamp>| {
+            let value: Value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+            json!({ "value": value, "until": until.map(|until| until.to_string()) })
+        };
+        // The rest of its name says what kind of control it is, and so does the action.
+        let object = self.name.split_once('/').map_or(&*self.name, |(_, object)| object);
+        Act {
+            action: self.action,
+            object: object.into(),
+            job: None,
+            before: before.map_or(Value::Null, |before| told(&before.value, before.until)),
+            after: self.value.as_deref().map_or(Value::Null, |value| told(value, self.until)),
         }
     }
 }

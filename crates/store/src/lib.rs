@@ -19,6 +19,7 @@ use clinch_core::attempt::Outcome;
 pub use clinch_core::audit::{Act, Record};
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::call::{CallKey, Caller};
+use clinch_core::control::Control;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -51,6 +52,8 @@ pub const TOKENS_MAX: i64 = 10_000;
 pub const USERS_MAX: i64 = 1_000;
 /// A token is on the list for so long after its end: by then no node's clock takes it for a live one.
 pub const TOKEN_KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// A control is kept for so long after its end: what was held back by it may still be on its way.
+pub const CONTROL_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// Later deliveries of one key that are kept one by one; the last row counts the rest.
 pub const DELIVERIES_KEPT_MAX: i64 = 100;
 /// Late answers of one effect that are kept; what comes after them is not.
@@ -440,6 +443,41 @@ pub enum Revived {
     NotFound,
 }
 
+/// A control that somebody sets, or takes away.
+#[derive(Clone, Debug)]
+pub struct SteerAsk {
+    pub name: Arc<str>,
+    /// `None`: it is to be gone.
+    pub value: Option<String>,
+    /// From then on it says nothing more.
+    pub until: Option<Timestamp>,
+    /// Only if this is its version now; 0 where there is none.
+    pub expect: Option<i64>,
+    /// How the record calls it.
+    pub action: &'static str,
+    pub record: Record,
+}
+
+impl SteerAsk {
+    /// Somebody was faster.
+    fn is_late(&self, before: Option<&Control>) -> bool {
+        self.expect.is_some_and(|expected| expected != before.map_or(0, |before| before.version))
+    }
+
+    /// What is to be gone is not there.
+    fn is_idle(&self, before: Option<&Control>) -> bool {
+        self.value.is_none() && before.is_none()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steered {
+    /// What it was before, and its version now; 0 where there is none.
+    Steered { before: Option<Control>, version: i64 },
+    /// Somebody was faster, and this is what is there; nothing was changed.
+    Conflict(Option<Control>),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issued {
     Issued,
@@ -570,6 +608,8 @@ pub trait Store: Read {
     async fn remove_user(&self, name: UserName, record: Record) -> Result<bool>;
     /// Puts an act on record that changes nothing here.
     async fn note(&self, act: Act, record: Record) -> Result<()>;
+    /// Sets what operators switch, on record. What is taken away and was not there leaves no record.
+    async fn steer(&self, ask: SteerAsk) -> Result<Steered>;
     /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
     /// Takes a call to make, unless it was made or is being made. Only after this may the first byte go.

@@ -166,7 +166,8 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
         Some(after) => after,
         None => {
             let people = (source.tokens()?, source.users()?);
-            target.begin(source.boot(), &source.versions()?, people, &source.secrets()?).await?;
+            let (versions, controls) = (source.versions()?, source.controls()?);
+            target.begin(source.boot(), &versions, people, &controls, &source.secrets()?).await?;
             (0, 0)
         }
     };

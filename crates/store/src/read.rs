@@ -5,6 +5,7 @@ use async_trait::async_trait;
 pub use clinch_core::audit::Row as AuditRow;
 use clinch_core::audit::{Broken, Chain, Digest};
 use clinch_core::budget::{Account, Allowance};
+use clinch_core::control::Control;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
 use clinch_core::id::{EventId, JobId};
@@ -297,6 +298,18 @@ pub struct Counts {
     /// When the oldest unfinished job of each flow was accepted.
     pub oldest: Vec<(Arc<str>, Timestamp)>,
     pub oldest_dead: Vec<(Arc<str>, Timestamp)>,
+    /// Those that were put off, by what they wait for.
+    pub waiting: Vec<Waiting>,
+}
+
+/// Jobs of a flow that wait for something else than their own work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub flow: Arc<str>,
+    pub waits: Waits,
+    pub jobs: u64,
+    /// When the oldest of them was accepted, if it was found.
+    pub oldest: Option<Timestamp>,
 }
 
 /// The borders of `Health::commit_times`.
@@ -347,6 +360,8 @@ pub trait Read: Send + Sync {
     async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>>;
     /// Tokens of senders, the newest first.
     async fn tokens(&self) -> Result<Vec<TokenRow>>;
+    /// What operators have switched, by name.
+    async fn controls(&self) -> Result<Vec<Control>>;
     /// Entities that have used something of their retry budgets.
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>>;
     /// How many entities have nothing left of each budget.

@@ -5,6 +5,7 @@
 mod audit;
 pub mod auth;
 mod budgets;
+pub mod controls;
 mod dead;
 mod effects;
 mod encryption;
@@ -14,6 +15,7 @@ mod keys;
 mod latency;
 mod problem;
 mod query;
+pub mod safe_mode;
 mod schedules;
 pub mod shapes;
 mod sources;
@@ -66,6 +68,10 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .route("/api/v1/budgets/{name}/grant", post(budgets::grant))
         .route("/api/v1/schedules", get(schedules::list))
         .route("/api/v1/schedules/{name}/run", post(schedules::run))
+        .route("/api/v1/pauses", get(controls::pauses).post(controls::pause))
+        .route("/api/v1/pauses/{scope}/resume", post(controls::resume))
+        .route("/api/v1/safe-mode", get(safe_mode::show).post(safe_mode::on))
+        .route("/api/v1/safe-mode/off", post(safe_mode::off))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::make))
         .route("/api/v1/tokens/{id}/revoke", post(tokens::revoke))
         .route("/api/v1/users", get(users::list).post(users::add))

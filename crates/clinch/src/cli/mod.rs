@@ -16,11 +16,13 @@ mod key;
 mod keys;
 mod latency;
 mod migrate;
+mod pause;
 mod presets;
 mod problems;
 mod proxy;
 mod render;
 mod replay;
+mod safe_mode;
 mod schedules;
 mod schema;
 mod send;
@@ -124,6 +126,15 @@ enum Command {
     /// What was done outside, and what may or may not have happened
     #[command(subcommand)]
     Effects(effects::Effects),
+    /// Stop a queue, flow, playbook, integration, source or all replays; events are still accepted
+    Pause(pause::Pause),
+    /// Let go on what was paused
+    Resume(pause::Resume),
+    /// What is paused, since when, by whom and why
+    Pauses(pause::Pauses),
+    /// Hold what cannot be taken back, and let it go again at a bearable rate
+    #[command(subcommand)]
+    SafeMode(safe_mode::SafeMode),
     /// Retry budgets: who has used how much, and more for one
     #[command(subcommand)]
     Budget(budget::Budget),
@@ -196,6 +207,10 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Dlq(command) => command.run(globals).await,
         Command::Replay(command) => command.run(globals).await,
         Command::Effects(command) => command.run(globals).await,
+        Command::Pause(command) => command.run(globals).await,
+        Command::Resume(command) => command.run(globals).await,
+        Command::Pauses(command) => command.run(globals).await,
+        Command::SafeMode(command) => command.run(globals).await,
         Command::Budget(command) => command.run(globals).await,
         Command::Schedules(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,

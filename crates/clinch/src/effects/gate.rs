@@ -1,37 +1,44 @@
-//! The gate that every outbound act passes: policies, breaker, place and moment of its partner, get ready, intend, send, conclude. In this order,
+//! The gate that every outbound act passes: pause, safe mode, policy, breaker, place and moment of its partner, get ready, intend, send,
 //! and nothing else opens a connection.
+//! The gate that every outbound act passes: pause, safe mode, policy, breaker, place and moment of its partner, get ready, intend, send,
+//! conclude. In this order, and nothing else opens a connection.
 
 use super::act::{Act, Sent, Tools};
 use super::http::HttpClient;
 use super::mail::MailClient;
 use super::partner::{Entry, Partners, Visit, Wait};
 use super::policy::{self, Policies};
+use super::safety::{self, Care, Drains, Outgoing};
 use super::script::Scripts;
 use crate::house::House;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
 use clinch_core::breaker::is_failure;
+use clinch_core::control::Scope;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::id::JobId;
 use clinch_core::integration::Integration;
+use clinch_core::job::Waits;
 use clinch_core::term::{Term, may_begin};
 use clinch_store::target::Targets;
-use clinch_store::{Conclusion, Held, LeaseRef, NewEffect};
+use clinch_store::{Claim, Conclusion, Held, NewEffect};
 use std::sync::Arc;
 
 pub struct Gate {
     house: House,
     tools: Tools,
     partners: Partners,
+    drains: Drains,
 }
 
 /// What is to be done outside, under which name in the ledger, with whom.
 pub struct Effect<'a> {
-    pub lease: LeaseRef,
+    pub claim: &'a Claim,
     pub step: &'a Arc<str>,
     pub partner: &'a Arc<Integration>,
     pub idempotency: Idempotency,
     pub policies: Policies,
+    pub outgoing: Outgoing,
 }
 
 /// How an act fared at the gate.
@@ -85,7 +92,7 @@ impl Gate {
         let databases = Targets::new(directory);
         let (http, mail) = (HttpClient::new(house.egress.clone())?, MailClient::new(house.egress.clone())?);
         let tools = Tools { http, mail, databases, scripts };
-        Ok(Gate { house, tools, partners: Partners::new() })
+        Ok(Gate { house, tools, partners: Partners::new(), drains: Drains::default() })
     }
 
     /// `term` tells how long the lease is surely ours, if it still is.
@@ -95,16 +102,31 @@ impl Gate {
         mut act: Box<dyn Act>,
         term: impl Fn() -> Option<Term> + Send + Sync,
     ) -> clinch_store::Result<Passage> {
+        if let Some(wait) = self.paused(effect.partner) {
+            return Ok(Passage::Wait(wait));
+        }
+        let care = match self.drains.care(&self.house, &effect).await? {
+            Care::Wait(wait) => return Ok(Passage::Wait(wait)),
+            Care::Decline(failure) => return Ok(Passage::Over(Outcome::Declined(failure))),
+            care => care,
+        };
         if !effect.policies.over.is_empty()
             && let Some(halt) = Box::pin(policy::check(self, &self.house, &mut effect)).await?
         {
             return Ok(halt);
         }
-        let Effect { lease, step, partner, idempotency, .. } = effect;
+        let Effect { claim, step, partner, idempotency, .. } = effect;
+        let lease = claim.lease;
         let visit = match self.enter(partner, lease.job, &*act).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Passage::Wait(wait)),
         };
+        // Counted last: nothing is counted that is not sent.
+        if let Care::GoWithin(cap) = care
+            && let Some(failure) = safety::within(&self.house, &effect, cap).await?
+        {
+            return Ok(Passage::Over(Outcome::Declined(failure)));
+        }
         act.get_ready(&self.tools).await;
         let intent = NewEffect { name: step.clone(), class: idempotency, at: self.house.clock.now() };
         if self.house.insist(|| self.house.store.intend(lease, intent.clone())).await? == Held::Lost {
@@ -130,6 +152,9 @@ impl Gate {
         partner: &Arc<Integration>,
         question: Box<dyn Act>,
     ) -> clinch_store::Result<Result<Sent, Wait>> {
+        if let Some(wait) = self.paused(partner) {
+            return Ok(Err(wait));
+        }
         let visit = match self.enter(partner, job, &*question).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Err(wait)),
@@ -138,6 +163,13 @@ impl Gate {
         let sent = question.send(&self.tools, Idempotency::Natural, &|| true).await;
         self.tell(visit, &sent);
         Ok(Ok(sent))
+    }
+
+    /// Whether an operator has stopped all calls to the partner.
+    fn paused(&self, partner: &Integration) -> Option<Wait> {
+        let (house, controls) = (&self.house, self.house.controls.get());
+        let pause = controls.paused(&Scope::Integration(partner.name.clone()), house.clock.now())?;
+        Some(Wait { until: house.controls.resumed_at(pause, &*house.clock), waits: Waits::Paused })
     }
 
     async fn enter(&self, partner: &Arc<Integration>, job: JobId, act: &dyn Act) -> clinch_store::Result<Entry> {

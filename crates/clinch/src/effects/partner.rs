@@ -3,10 +3,11 @@
 
 use super::places::{Place, Places};
 use crate::house::House;
-use clinch_core::breaker::{Ask, Away, Breaker, Circuit};
+use clinch_core::breaker::{Ask, Away, Breaker, BreakerRule, Circuit};
 use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
+use clinch_core::limit::Rate;
 use clinch_core::pace::{AHEAD_MAX, Made, Moments};
 use clinch_core::time::Timestamp;
 use clinch_store::PaceAsk;
@@ -25,6 +26,7 @@ pub struct Partner {
     away: Mutex<Away>,
     places: Option<Arc<Places>>,
     pace: Option<Lane>,
+    errors: Option<Mutex<Breaker>>,
 }
 
 /// May it be called now?
@@ -50,7 +52,7 @@ pub struct Visit {
 }
 
 /// The moments of calls, and who has one.
-struct Lane {
+pub struct Lane {
     pace: tokio::sync::Mutex<Moments>,
     promised: Mutex<Promised>,
     made: Mutex<Made>,
@@ -67,19 +69,15 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Partner {
-    pub fn new(integration: Arc<Integration>) -> Partner {
+    /// `errors` is the share of failures that asks for safe mode.
+    pub fn new(integration: Arc<Integration>, errors: Option<BreakerRule>) -> Partner {
         Partner {
             breaker: integration.breaker.map(|rule| Mutex::new(Breaker::new(rule))),
             away: Mutex::default(),
             places: integration.concurrency.map(|max| Arc::new(Places::new(integration.name.clone(), max))),
-            pace: integration.rate.as_ref().map(|rate| Lane {
-                pace: tokio::sync::Mutex::new(Moments::new(
-                    rate,
-                    integration.jitter.map_or(Duration::ZERO, Spread::width),
-                )),
-                promised: Mutex::default(),
-                made: Mutex::new(Made::new(rate)),
-            }),
+            pace: (integration.rate.as_ref())
+                .map(|rate| Lane::new(rate, integration.jitter.map_or(Duration::ZERO, Spread::width))),
+            errors: errors.map(|rule| Mutex::new(Breaker::new(rule))),
             integration,
         }
     }
@@ -90,8 +88,8 @@ impl Partner {
         let ask = self.breaker.as_ref().map_or(Ask::Go, |breaker| lock(breaker).ask(now, call_max));
         if let Ask::Wait(until) = ask {
             house.metrics.circuit_rejected(&self.integration.name);
-            let rule = self.integration.breaker.unwrap_or_default();
-            let until = lock(&self.away).back_at(until, &rule, house.clock.dice());
+            let open_for = self.integration.breaker.unwrap_or_default().open_for;
+            let until = lock(&self.away).back_at(until, open_for, house.clock.dice());
             return Ok(Entry::Wait(Wait { until, waits: Waits::Circuit }));
         }
         let is_probe = ask == Ask::Probe;
@@ -102,15 +100,10 @@ impl Partner {
                 None => return Ok(Entry::Wait(Wait { until: places.free_at(now), waits: Waits::Limit })),
             }
         }
-        if let Some(lane) = &self.pace {
-            let moment = lane.moment(house, &self.integration.name, job).await?;
-            let wait = moment.since(house.clock.now());
-            if wait > NEAR {
-                // Back a little before it: who is late loses it.
-                return Ok(Entry::Wait(Wait { until: moment - NEAR, waits: Waits::Limit }));
-            }
-            lane.come(job);
-            tokio::time::sleep(wait).await;
+        if let Some(lane) = &self.pace
+            && let Some(until) = lane.turn(house, &self.integration.name, job).await?
+        {
+            return Ok(Entry::Wait(Wait { until, waits: Waits::Limit }));
         }
         if let Some(jitter) = self.integration.jitter {
             tokio::time::sleep(jitter.pick(house.clock.dice())).await;
@@ -136,6 +129,7 @@ impl Visit {
         if let Some(places) = &self.partner.places {
             places.learn(now.since(self.began));
         }
+        self.mind(house, failed, now);
         let Some(breaker) = &self.partner.breaker else { return };
         let mut breaker = lock(breaker);
         let before = breaker.circuit();
@@ -146,10 +140,27 @@ impl Visit {
             let name = &self.partner.integration.name;
             house.metrics.circuit(name, after);
             match after {
-                Circuit::Open => tracing::warn!("the circuit of integration `{name}` is open: too many calls failed"),
+                Circuit::Open => {
+                    tracing::warn!("the circuit of integration `{name}` is open: too many calls failed");
+                    house.controls.circuit_opened(house, name);
+                }
                 Circuit::Closed => tracing::info!("the circuit of integration `{name}` is closed again"),
                 Circuit::HalfOpen => {}
             }
+        }
+    }
+}
+
+impl Visit {
+    /// Where a share of failures asks for safe mode: whether it is reached.
+    fn mind(&self, house: &House, failed: bool, now: Timestamp) {
+        let Some(errors) = &self.partner.errors else { return };
+        let mut counted = lock(errors);
+        counted.report(now, false, failed);
+        if counted.circuit() == Circuit::Open {
+            *counted = Breaker::new(counted.rule());
+            drop(counted);
+            house.controls.too_many_errors(house, &self.partner.integration.name);
         }
     }
 }
@@ -163,6 +174,27 @@ impl Drop for Visit {
 }
 
 impl Lane {
+    pub fn new(rate: &Rate, spread: Duration) -> Lane {
+        Lane {
+            pace: tokio::sync::Mutex::new(Moments::new(rate, spread)),
+            promised: Mutex::default(),
+            made: Mutex::new(Made::new(rate)),
+        }
+    }
+
+    /// At the moment of the job, if that is near. If not: when to come back.
+    pub async fn turn(&self, house: &House, name: &Arc<str>, job: JobId) -> clinch_store::Result<Option<Timestamp>> {
+        let moment = self.moment(house, name, job).await?;
+        let wait = moment.since(house.clock.now());
+        if wait > NEAR {
+            // Back a little before it: who is late loses it.
+            return Ok(Some(moment - NEAR));
+        }
+        self.come(job);
+        tokio::time::sleep(wait).await;
+        Ok(None)
+    }
+
     /// The moment that the job has, or gets now.
     async fn moment(&self, house: &House, name: &Arc<str>, job: JobId) -> clinch_store::Result<Timestamp> {
         let mut pace = self.pace.lock().await;
@@ -236,7 +268,8 @@ impl Partners {
             return partner.clone();
         }
         let live = house.versions.workspace.integration(&called.name).unwrap_or(called);
-        let partner = Arc::new(Partner::new(live.clone()));
+        let trip = house.versions.workspace.settings.safe_mode.trip.as_ref();
+        let partner = Arc::new(Partner::new(live.clone(), trip.and_then(|trip| trip.errors)));
         known.insert(called.name.clone(), partner.clone());
         partner
     }

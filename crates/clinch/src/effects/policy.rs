@@ -67,7 +67,7 @@ pub(super) async fn check(
     house: &House,
     effect: &mut Effect<'_>,
 ) -> clinch_store::Result<Option<Passage>> {
-    let (lease, step) = (effect.lease, effect.step);
+    let (lease, step) = (effect.claim.lease, effect.step);
     let Policies { over, may_be_sent } = std::mem::take(&mut effect.policies);
     let (mut counting, mut tallies) = (Vec::new(), Vec::new());
     for Over { policy, zone, consent, tally } in over {

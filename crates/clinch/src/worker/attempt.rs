@@ -21,6 +21,7 @@ use crate::tally;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
 use clinch_core::attempt::{Failure, Outcome, Past, Tally, verdict};
 use clinch_core::config::Workspace;
+use clinch_core::control::Paused;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Leave, Receipt, leave};
 use clinch_core::expr::BadExpr;
@@ -101,6 +102,12 @@ async fn steps_of(
         Ok(payload) => payload,
         Err(error) => return Ok(Some(End::refused(Reason::Internal, error.to_string(), ""))),
     };
+    let about =
+        Paused { queue: &claim.queue, flow: &claim.flow, source: &payload.about.source, is_replay: claim.replays > 0 };
+    if let Some(pause) = house.controls.get().keeps(about, house.clock.now()) {
+        let until = house.controls.resumed_at(pause, &*house.clock);
+        return Ok(Some(End::of(Outcome::PutOff { until, waits: Waits::Paused }, "")));
+    }
     // A person who replays it has seen why, and wants it run.
     if !payload.about.mismatch.is_empty() && claim.replays == 0 {
         return Ok(Some(End::refused(Reason::BadPayload, payload.about.mismatch.to_string(), "")));
@@ -223,8 +230,10 @@ pub async fn run_step(
             return Ok(StepEnd::DoneBefore(receipt));
         }
     }
-    let act = match action.plan(name, claim, payload, scope) {
-        Ok(act) => act,
+    let planned =
+        action.plan(name, claim, payload, scope).and_then(|act| Ok((act, action.outgoing(claim, payload, scope)?)));
+    let (act, outgoing) = match planned {
+        Ok(planned) => planned,
         Err(Failure { reason, error, .. }) => {
             return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
@@ -245,7 +254,7 @@ pub async fn run_step(
     let began = house.clock.now();
     let term = || leases.term(claim.lease);
     let idempotency = action.promise().idempotency;
-    let effect = Effect { lease: claim.lease, step: name, partner: action.partner(), idempotency, policies };
+    let effect = Effect { claim, step: name, partner: action.partner(), idempotency, policies, outgoing };
     let halted = match gate.pass(effect, act, term).await? {
         Passage::Passed(passed) => Ok(passed),
         Passage::Wait(Wait { until, waits }) => Err(Outcome::PutOff { until, waits }),

@@ -140,7 +140,11 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
         )),
         Told::BadQuestion(error) => Finding::CannotBeAsked(format!("what to ask is not known: {error}")),
         Told::Wait(Wait { until, waits }) => {
-            let why = if waits == Waits::Circuit { "its circuit is open" } else { "its limit is reached" };
+            let why = match waits {
+                Waits::Circuit => "its circuit is open",
+                Waits::Paused => "it is paused",
+                _ => "its limit is reached",
+            };
             Finding::NoAnswer(format!("`{partner}` is not called now, because {why}; ask again after {until}"))
         }
         Told::Nothing(why) => Finding::NoAnswer(why),

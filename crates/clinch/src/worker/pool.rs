@@ -6,6 +6,7 @@ use super::share::Table;
 use crate::effects::Gate;
 use crate::house::House;
 use crate::telemetry::ByState;
+use clinch_core::control::{Pause, Scope};
 use clinch_core::share::{Room, Shares};
 use clinch_store::{ClaimAsk, LeaseRef};
 use prometheus_client::metrics::gauge::Gauge;
@@ -46,6 +47,7 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     let (busy, idle) = (metric("busy"), metric("idle"));
     idle.inc_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
     loop {
+        resumed(&house, queue).await;
         let ready = async {
             let place = places.clone().acquire_owned().await.expect("the places are never closed");
             (place, chairs.clone().acquire_owned().await.expect("the chairs are never closed"))
@@ -95,6 +97,26 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     under_way.close();
     under_way.wait().await;
     heartbeat.abort();
+}
+
+/// Until nobody has paused the queue, or the house is left.
+async fn resumed(house: &House, queue: &Arc<str>) {
+    let scope = Scope::Queue(queue.clone());
+    let rest = || {
+        let now = house.clock.now();
+        let pause = |pause: &Pause| pause.until.map_or(LOOK_EVERY, |until| until.since(now));
+        house.controls.get().paused(&scope, now).map(pause)
+    };
+    while rest().is_some() {
+        let changed = house.controls.changed();
+        // Looked at again: what was switched before it was listened for is not missed.
+        let Some(rest) = rest() else { return };
+        tokio::select! {
+            () = house.stop.cancelled() => return,
+            () = changed => {}
+            () = tokio::time::sleep(rest) => {}
+        }
+    }
 }
 
 /// The right to call out, shown in the metrics while it is used.

@@ -3,6 +3,7 @@
 use crate::house::House;
 use crate::names::{self, Subject};
 use clinch_core::config::Workspace;
+use clinch_core::control::Controls;
 use clinch_core::effect::Receipt;
 use clinch_core::expr;
 use clinch_core::key::IdempotencyKey;
@@ -22,6 +23,8 @@ pub struct Scope<'a> {
     item: Option<Value>,
     /// Over which the step goes; empty where it goes over none.
     channel: String,
+    /// What operators had switched when the step began.
+    controls: Arc<Controls>,
 }
 
 impl<'a> Scope<'a> {
@@ -36,13 +39,21 @@ impl<'a> Scope<'a> {
             step: None,
             channel: String::new(),
             item: None,
+            controls: house.controls.get(),
         }
     }
 
     /// For a branch: what it adds is not seen by others before they come together again.
     pub fn child(&self) -> Scope<'a> {
-        let (names, outputs, step) = (self.names.clone(), self.outputs.clone(), self.step.clone());
-        Scope { names, outputs, step, channel: self.channel.clone(), item: self.item.clone(), ..*self }
+        Scope {
+            names: self.names.clone(),
+            outputs: self.outputs.clone(),
+            step: self.step.clone(),
+            channel: self.channel.clone(),
+            item: self.item.clone(),
+            controls: self.controls.clone(),
+            ..*self
+        }
     }
 
     /// Takes over what a branch has added.
@@ -111,6 +122,7 @@ impl<'a> Scope<'a> {
     /// The step that is run now, as `step.name` and `step.key`, under which its effect travels.
     pub fn begin(&mut self, step: &Arc<str>) {
         self.step = Some(step.clone());
+        self.controls = self.house.controls.get();
         self.channel.clear();
         self.name_step();
     }
@@ -131,6 +143,10 @@ impl<'a> Scope<'a> {
 
     pub fn house(&self) -> &'a House {
         self.house
+    }
+
+    pub fn controls(&self) -> &Controls {
+        &self.controls
     }
 
     pub fn workspace(&self) -> &'a Workspace {

@@ -82,7 +82,7 @@ fn j1_check_reports_every_problem_at_once_with_its_place_and_exits_with_6() {
 fn j1_the_schema_is_json_and_names_every_kind_of_file() {
     let said = clinch(Path::new("."), &["schema"]);
     assert_eq!(said.code, 0);
-    assert_eq!(said.json()["oneOf"].as_array().unwrap().len(), 5);
+    assert_eq!(said.json()["oneOf"].as_array().unwrap().len(), 6);
 }
 
 #[test]

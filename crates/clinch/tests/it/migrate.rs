@@ -23,7 +23,8 @@ use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{
-    Acceptance, Admission, AdmitAsk, ClaimAsk, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, Read, SpendAsk, Store,
+    Acceptance, Admission, AdmitAsk, ClaimAsk, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, Read, SpendAsk,
+    SteerAsk, Steered, Store,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -455,6 +456,30 @@ async fn k3_g1_what_contacts_were_sent_moves_with_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k3_e6_what_is_paused_stays_paused_when_the_store_moves() {
+    let (dir, url) = (full(3).await, database());
+    let ask = |value: &str| SteerAsk {
+        name: "pause/queue:orders".into(),
+        value: Some(value.into()),
+        until: Some(now() + Duration::from_secs(60)),
+        expect: None,
+        action: "pause.set",
+        record: Who::clinch("a test").record("a night", now()),
+    };
+    let here = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();
+    for value in ["1", "2"] {
+        here.steer(ask(value)).await.unwrap();
+    }
+    let before = here.controls().await.unwrap();
+    drop(here);
+    migrate(dir.path(), &url);
+    let there = in_postgres(&url, None).await.unwrap();
+    assert_eq!(there.controls().await.unwrap(), before);
+    let Steered::Steered { version, .. } = there.steer(ask("3")).await.unwrap() else { panic!("in conflict") };
+    assert!(version > before[0].version, "versions go on where they were");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let (dir, url) = (full(1_200).await, database());
     let revoked = revoked_token(dir.path()).await;
@@ -474,7 +499,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0,
                         "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
-                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1});
+                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "controls": 0});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

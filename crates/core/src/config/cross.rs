@@ -29,6 +29,10 @@ pub(super) struct Parts<'a> {
     pub kv: Vec<Spot<String>>,
     /// The names below `integrations:` of the settings.
     pub integrations: Vec<Spot<String>>,
+    /// The templates of safe mode: instead of which, and which.
+    pub safe_templates: Vec<(Spot<String>, Spot<String>)>,
+    /// Whose circuits turn safe mode on.
+    pub safe_circuits: Vec<Spot<String>>,
     /// Of the settings, and of flows.
     pub sources: Vec<SourceFile>,
     /// By name; `None` for one that cannot be used.
@@ -412,8 +416,9 @@ fn unknown_integrations(parts: &Parts<'_>) -> Vec<Problem> {
     let databases =
         parts.workers.iter().flat_map(|worker| &worker.databases).map(|spot| (spot, "url: ${secrets.NAME}"));
     let of_policies = parts.policies.iter().flat_map(|file| &file.called).map(|spot| (spot, "base_url: https://…"));
-    let unknown =
-        called.chain(databases).chain(of_policies).filter(|(called, _)| !known().any(|name| name == called.value));
+    let circuits = parts.safe_circuits.iter().map(|spot| (spot, "base_url: https://…"));
+    let called = called.chain(databases).chain(of_policies).chain(circuits);
+    let unknown = called.filter(|(called, _)| !known().any(|name| name == called.value));
     let problem = |(called, line): (&Spot<String>, &str)| {
         let said = format!("integration `{}` is not defined", called.value);
         let problem = Problem::error(Code::UnknownIntegration, called.span, said).label("unknown integration");
@@ -484,7 +489,8 @@ fn unknown_schemas(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 fn unknown_templates(parts: &Parts<'_>) -> Vec<Problem> {
-    let named = parts.workers.iter().flat_map(|worker| &worker.templates);
+    let safe = parts.safe_templates.iter().flat_map(|(asked, safe)| [asked, safe]);
+    let named = parts.workers.iter().flat_map(|worker| &worker.templates).chain(safe);
     let unknown = named.filter(|named| !parts.templates.contains_key(&named.value));
     let problem = |named: &Spot<String>| {
         let said = format!("there is no template `{}`", named.value);
@@ -508,23 +514,26 @@ fn unfit_templates(parts: &Parts<'_>) -> Vec<Problem> {
         let steps = file.worker.iter().flat_map(Worker::all_steps);
         for step in steps {
             let Action::Send(send) = &step.action else { continue };
-            let Some(template) = parts.templates.get(&send.template) else { continue };
-            let Some(named) = file.templates.iter().find(|named| named.value == send.template) else { continue };
-            let has_text = template.text.is_some() || template.html.is_some();
-            let (why, help) = match &send.channel {
-                Channel::Mail(_) if !has_text => ("a mail needs a text", "write templates/NAME.txt or .html"),
-                Channel::Mail(_) if template.subject.is_none() => (
-                    "a mail needs a subject",
-                    "begin templates/NAME.txt with a line `---`, a line `subject: …` and a line `---`",
-                ),
-                Channel::Slack if template.text.is_none() && template.json.is_none() => {
-                    ("Slack needs a text, or JSON", "write templates/NAME.md, .txt or .json")
-                }
-                _ => continue,
-            };
-            let said = format!("template `{}` cannot be sent by `{}`: {why}", send.template, send.partner.name);
-            let problem = Problem::error(Code::BadTemplate, named.span, said).label("does not fit");
-            found.push(at(named, problem.help(help.replace("NAME", &send.template))));
+            let own = file.templates.iter().find(|named| named.value == send.template);
+            let safe = parts.safe_templates.iter().find(|(asked, _)| asked.value == send.template);
+            for named in own.into_iter().chain(safe.map(|(_, safe)| safe)) {
+                let Some(template) = parts.templates.get(&named.value) else { continue };
+                let has_text = template.text.is_some() || template.html.is_some();
+                let (why, help) = match &send.channel {
+                    Channel::Mail(_) if !has_text => ("a mail needs a text", "write templates/NAME.txt or .html"),
+                    Channel::Mail(_) if template.subject.is_none() => (
+                        "a mail needs a subject",
+                        "begin templates/NAME.txt with a line `---`, a line `subject: …` and a line `---`",
+                    ),
+                    Channel::Slack if template.text.is_none() && template.json.is_none() => {
+                        ("Slack needs a text, or JSON", "write templates/NAME.md, .txt or .json")
+                    }
+                    _ => continue,
+                };
+                let said = format!("template `{}` cannot be sent by `{}`: {why}", named.value, send.partner.name);
+                let problem = Problem::error(Code::BadTemplate, named.span, said).label("does not fit");
+                found.push(at(named, problem.help(help.replace("NAME", &named.value))));
+            }
         }
     }
     found

@@ -77,8 +77,72 @@ pub(super) static SETTINGS: Shape = Shape {
                 Kind::Renames,
                 "Which integration carries a message that names none: by channel, such as `email: mail`.",
             ),
+            may("safe_mode", Kind::Map(&SAFE_MODE), "What still leaves in safe mode, and what turns it on."),
         ],
     ],
+    choices: &[],
+};
+
+static SAFE_MODE: Shape = Shape {
+    name: "safe_mode",
+    doc: "What still leaves while safe mode is on, how what waited is let go, and what turns it on without a person.",
+    fields: &[&[
+        may(
+            "hold",
+            Kind::Bool,
+            "Whether messages, and calls of integrations of class create or monetary, wait; true if not given.",
+        ),
+        may(
+            "templates",
+            Kind::Renames,
+            "Templates, and the safer one that is used instead; such a message does not wait.",
+        ),
+        may("cap", Kind::Map(&SAFE_CAP), "How many messages one contact gets, of those that do not wait."),
+        may("max_age", span(SECOND), "What has waited longer ends as a noop, reason too_old."),
+        may("drain", Kind::Rate, "How fast what waited is let go; 20/s if not given."),
+        may("trip", Kind::Map(&SAFE_TRIP), "What turns it on without a person."),
+    ]],
+    choices: &[],
+};
+
+static SAFE_CAP: Shape = Shape {
+    name: "safe_cap",
+    doc: "How many messages one contact gets while safe mode is on.",
+    fields: &[&[
+        must("max", Kind::Int { min: 1, max: 1_000_000 }, "So many."),
+        must("per", span(SECOND), "In such a time."),
+    ]],
+    choices: &[],
+};
+
+static SAFE_TRIP: Shape = Shape {
+    name: "safe_trip",
+    doc: "What turns safe mode on without a person.",
+    fields: &[&[
+        may(
+            "circuits",
+            Kind::Or(&Kind::Choice(&["any"]), &Kind::List(&Kind::Name)),
+            "The circuit of an integration opens: of `any`, or of those that are named.",
+        ),
+        may("errors", Kind::Map(&SAFE_ERRORS), "A share of the calls of an integration fails."),
+        may(
+            "scope",
+            Kind::Choice(&["integration", "all"]),
+            "For the integration alone, or for all; integration if not given.",
+        ),
+        may("for", span(SECOND), "It ends by itself after so long; if not given, when a person says so."),
+    ]],
+    choices: &[],
+};
+
+static SAFE_ERRORS: Shape = Shape {
+    name: "safe_errors",
+    doc: "When too many calls of an integration fail.",
+    fields: &[&[
+        may("percent", Kind::Int { min: 1, max: 100 }, "From this share on; 50 if not given."),
+        may("window", span(SECOND), "Of the calls of so long; 5m if not given."),
+        may("min_calls", Kind::Int { min: 1, max: 1_000_000 }, "With fewer nothing is concluded; 20 if not given."),
+    ]],
     choices: &[],
 };
 

@@ -40,6 +40,7 @@ use crate::mask::Rules;
 use crate::message::MessageTemplate;
 use crate::playbook::Playbook;
 use crate::policy::Policy;
+use crate::safe_mode::SafeModeRule;
 use crate::schedule::Schedule;
 use crate::schema::Schema;
 use crate::script::Runtime;
@@ -293,6 +294,7 @@ pub struct Settings {
     /// Places inside that steps may call all the same.
     pub egress: Vec<Allowed>,
     pub kv: Vec<SharedStore>,
+    pub safe_mode: SafeModeRule,
 }
 
 /// The files of a certificate and its key, as they are written: below the workspace, unless they begin with `/`.
@@ -388,6 +390,8 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
     let mut parts = Parts {
         kv: Vec::new(),
         integrations: Vec::new(),
+        safe_templates: Vec::new(),
+        safe_circuits: Vec::new(),
         sources: Vec::new(),
         schemas: BTreeMap::new(),
         templates: BTreeMap::new(),
@@ -456,6 +460,8 @@ impl Found {
                 (self.settings, parts.kv) = (file.settings, file.kv);
                 (self.integrations, parts.integrations) = (file.integrations, file.integration_names);
                 parts.sources.extend(file.sources);
+                parts.safe_templates = file.safe_templates;
+                parts.safe_circuits = file.safe_circuits;
             }
             FileKind::Queues => parts.queues = Some(queues_file::read(&root, report)),
             FileKind::Policies => parts.policies = Some(policy_file::read(&root, &self.integrations, report)),

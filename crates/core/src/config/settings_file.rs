@@ -4,16 +4,24 @@ use super::dialect::SETTINGS;
 use super::integration;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, printable};
-use super::read::{Reader, Spot};
+use super::read::{Reader, Spot, word};
 use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
 use super::{ConnectionLimits, Encryption, Settings, SharedStore, TlsRule};
+use crate::breaker::BreakerRule;
+use crate::budget::Allowance;
 use crate::egress::Allowed;
 use crate::integration::Integration;
 use crate::mask::{BadRules, Rules, Wanted};
+use crate::safe_mode::{Circuits, SafeModeRule, Trip};
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The errors of safe mode are counted over so long, if nothing else is said.
+const ERRORS_WINDOW: Duration = Duration::from_secs(300);
 
 /// What the settings say, as far as they can be read.
 #[derive(Default)]
@@ -24,6 +32,10 @@ pub(super) struct SettingsFile {
     pub sources: Vec<SourceFile>,
     pub integrations: Vec<Arc<Integration>>,
     pub integration_names: Vec<Spot<String>>,
+    /// The templates of safe mode: instead of which, and which.
+    pub safe_templates: Vec<(Spot<String>, Spot<String>)>,
+    /// Whose circuits turn it on.
+    pub safe_circuits: Vec<Spot<String>>,
 }
 
 pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
@@ -44,6 +56,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             connections: reader.map("connections").map(read_connections).unwrap_or_default(),
             encryption: read_encryption(reader),
             egress: reader.map("egress").and_then(|map| map.or("allow", Vec::new(), allowed)).unwrap_or_default(),
+            safe_mode: reader.map("safe_mode").and_then(read_safe_mode).unwrap_or_default(),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -53,6 +66,8 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             .map(|read| Arc::new(Integration { carries: channels(reader, &read.name), ..read }))
             .collect(),
         integration_names: integrations.iter().map(spot).collect(),
+        safe_templates: safe_templates(reader),
+        safe_circuits: safe_circuits(reader),
         sources: sources
             .iter()
             .map(|entry| source::read_named(spot(entry), Reader { node: &entry.1, report }))
@@ -144,6 +159,67 @@ fn bad_masking(map: Reader<'_>) -> Option<Problem> {
 /// Hosts and networks that may be called though they are inside.
 pub(super) fn allowed(node: &Node, name: &str) -> value::Read<Vec<Allowed>> {
     node.items().iter().map(|item| value::allowed(item, name)).collect()
+}
+
+fn read_safe_mode(map: Reader<'_>) -> Option<SafeModeRule> {
+    let usual = SafeModeRule::default();
+    Some(SafeModeRule {
+        hold: map.or("hold", usual.hold, value::bool)?,
+        templates: map.or("templates", Vec::new(), value::renames)?.into_iter().collect(),
+        cap: match map.map("cap") {
+            None => None,
+            Some(cap) => Some(Allowance {
+                units: NonZeroU32::new(u32::try_from(cap.must("max", value::int)?).ok()?)?,
+                window: cap.must("per", value::duration)?,
+            }),
+        },
+        max_age: map.may("max_age", value::duration)?,
+        drain: map.or("drain", usual.drain, value::rate)?,
+        trip: match map.map("trip") {
+            None => None,
+            Some(trip) => Some(read_trip(trip)?),
+        },
+    })
+}
+
+fn read_trip(map: Reader<'_>) -> Option<Trip> {
+    let circuits = match map.node.get("circuits") {
+        None => Circuits::Nobodys,
+        Some(node) if node.text().is_some() => Circuits::Any,
+        Some(node) => Circuits::Of(node.items().iter().filter_map(Node::text).map(str::to_string).collect()),
+    };
+    let errors = map.map("errors").map(|errors| {
+        let number = |name, usual| u32::try_from(errors.or(name, usual, value::int)?).ok();
+        let window = errors.or("window", ERRORS_WINDOW, value::duration)?;
+        Some(BreakerRule {
+            errors_percent: u8::try_from(number("percent", 50)?).ok()?,
+            window,
+            calls_min: number("min_calls", 20)?,
+            ..BreakerRule::default()
+        })
+    });
+    Some(Trip {
+        circuits,
+        errors: errors.flatten(),
+        all: map.or("scope", false, word(&[("integration", false), ("all", true)]))?,
+        lasts: map.may("for", value::duration)?,
+    })
+}
+
+fn safe_templates(settings: Reader<'_>) -> Vec<(Spot<String>, Spot<String>)> {
+    let Some(node) = settings.map("safe_mode").and_then(|map| map.node.get("templates")) else { return Vec::new() };
+    let file = settings.report.file;
+    let spot = |text: &str, span| Spot { value: text.to_string(), file: file.to_string(), span };
+    let pair = |(key, node): &(Key, Node)| Some((spot(&key.text, key.span), spot(node.text()?, node.head())));
+    node.fields().iter().filter_map(pair).collect()
+}
+
+fn safe_circuits(settings: Reader<'_>) -> Vec<Spot<String>> {
+    let trip = settings.map("safe_mode").and_then(|map| map.map("trip"));
+    let items = trip.and_then(|trip| trip.node.get("circuits")).map_or(&[][..], Node::items);
+    let file = settings.report.file;
+    let spot = |node: &Node| Some(Spot { value: node.text()?.into(), file: file.to_string(), span: node.head() });
+    items.iter().filter_map(spot).collect()
 }
 
 fn read_tls(tls: Reader<'_>) -> Option<TlsRule> {

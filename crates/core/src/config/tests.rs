@@ -8,6 +8,7 @@ use crate::flow::{Method, OnConflict, OnDuplicateOfDead};
 use crate::key::{KeyPart, KeyRule};
 use crate::lane::{OnDead, Order};
 use crate::retry::{Backoff, Jitter};
+use crate::safe_mode::{Circuits, SafeModeRule};
 use crate::schedule::Missed;
 use crate::script::Isolation;
 use crate::worker::{Action, HttpAction, HttpBody};
@@ -2355,4 +2356,63 @@ fn g1_a_policy_that_would_not_rule_is_told() {
         "`policies` does not go with `transform`",
         "remove it",
     );
+}
+
+/// A worker that sends `cart` by mail, with this `safe_mode:` in the settings.
+fn with_safe_mode(rule: &str, files: &[(&'static str, &str)]) -> Files {
+    let settings = format!("{MAIL}safe_mode: {rule}\n");
+    let cart = ("templates/cart.txt", "---\nsubject: Half of it\n---\nHello\n");
+    let Files(mut all) = with_mail("mail", "cart", &[&[cart], files].concat());
+    for (path, text) in &mut all {
+        if path == "clinch.yml" {
+            text.clone_from(&settings);
+        }
+    }
+    Files(all)
+}
+
+#[test]
+fn e4_safe_mode_is_as_the_settings_say_and_holds_where_they_say_nothing() {
+    assert_eq!(
+        loaded(&with_mail("mail", "cart", &[("templates/cart.txt", "---\nsubject: a\n---\nb\n")])).settings.safe_mode,
+        SafeModeRule::default()
+    );
+    let safe = ("templates/calm.txt", "---\nsubject: Hello\n---\nHello\n");
+    let rule = "{hold: false, templates: {cart: calm}, cap: {max: 2, per: 1d}, max_age: 4h, drain: 5/s, \
+                trip: {circuits: [crm], errors: {percent: 30, window: 1m}, scope: all, for: 30m}}";
+    let read = loaded(&with_safe_mode(rule, &[safe])).settings.safe_mode;
+    assert!(!read.hold && read.template("cart") == "calm");
+    assert_eq!(read.cap.map(|cap| (cap.units.get(), cap.window)), Some((2, Duration::from_secs(86_400))));
+    assert_eq!((read.max_age, read.drain.to_string().as_str()), (Some(Duration::from_secs(14_400)), "5/1s"));
+    let trip = read.trip.expect("something trips it");
+    assert_eq!((trip.circuits.clone(), trip.all), (Circuits::Of(vec!["crm".into()]), true));
+    assert_eq!(trip.lasts, Some(Duration::from_secs(1_800)));
+    let errors = trip.errors.expect("errors do");
+    assert_eq!((errors.errors_percent, errors.window, errors.calls_min), (30, Duration::from_secs(60), 20));
+    let any = loaded(&with_safe_mode("{trip: {circuits: any}}", &[])).settings.safe_mode.trip;
+    assert_eq!(any.map(|trip| (trip.circuits, trip.errors, trip.all)), Some((Circuits::Any, None, false)));
+}
+
+#[test]
+fn e4_safe_mode_names_templates_that_fit_and_integrations_that_are_there() {
+    let found = |rule: &str, files: &[(&'static str, &str)], code| {
+        let files = with_safe_mode(rule, files);
+        let found = problems(&files).into_iter().find(|problem| problem.code == code && problem.file == "clinch.yml");
+        found.unwrap_or_else(|| panic!("{rule}: {:#?}", problems(&files))).message
+    };
+    assert!(found("{templates: {cart: clam}}", &[], Code::UnknownTemplate).contains("`clam`"));
+    assert!(found("{templates: {crat: cart}}", &[], Code::UnknownTemplate).contains("`crat`"));
+    let bare = ("templates/calm.txt", "Hello\n");
+    assert!(found("{templates: {cart: calm}}", &[bare], Code::BadTemplate).contains("a mail needs a subject"));
+    assert!(found("{trip: {circuits: [cmr]}}", &[], Code::UnknownIntegration).contains("`cmr`"));
+    for (rule, code) in [
+        ("{holds: true}", Code::UnknownKey),
+        ("{cap: {max: 2}}", Code::MissingKey),
+        ("{cap: {max: 0, per: 1d}}", Code::OutOfRange),
+        ("{drain: fast}", Code::BadRate),
+        ("{trip: {circuits: all}}", Code::BadChoice),
+        ("{trip: {errors: {percent: 101}}}", Code::OutOfRange),
+    ] {
+        found(rule, &[], code);
+    }
 }

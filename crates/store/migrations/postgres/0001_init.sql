@@ -345,3 +345,14 @@ CREATE TABLE sender_token (
     expires_at bigint,
     revoked_at bigint
 );
+
+-- What operators switch while clinch runs: pauses, safe mode. From `until` on a row says nothing more.
+CREATE TABLE control (
+    version bigint NOT NULL,
+    at bigint NOT NULL,
+    until bigint,
+    name text COLLATE "C" PRIMARY KEY,
+    value text NOT NULL,
+    actor text NOT NULL
+);
+CREATE SEQUENCE control_version;

@@ -205,3 +205,13 @@ CREATE TABLE sender_token (
     expires_at INTEGER,
     revoked_at INTEGER
 ) WITHOUT ROWID, STRICT;
+
+-- What operators switch while clinch runs: pauses, safe mode. From `until` on a row says nothing more.
+CREATE TABLE control (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    until INTEGER
+) WITHOUT ROWID, STRICT;

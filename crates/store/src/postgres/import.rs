@@ -9,6 +9,7 @@ use super::{Fault, audit, migrate};
 use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError};
+use clinch_core::control::Control;
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
@@ -49,7 +50,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      budget, schedule, admission, sender_token, person";
+                      budget, schedule, admission, sender_token, person, control";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -76,6 +77,7 @@ impl Target {
         boot: i64,
         versions: &[VersionPart],
         (tokens, users): (Vec<TokenRow>, Vec<UserRow>),
+        controls: &[Control],
         secrets: &[(String, Vec<u8>)],
     ) -> Result<()> {
         let client = &self.client;
@@ -98,9 +100,10 @@ impl Target {
                 )
                 .await?;
             }
-            // What was revoked there is revoked here, and who had a token there has it here.
+            // What was revoked or paused there is so here, and who had a token there has it here.
             insert_tokens(client, &tokens).await?;
-            insert_users(client, &users).await
+            insert_users(client, &users).await?;
+            insert_controls(client, controls).await
         })
         .await
     }
@@ -233,7 +236,8 @@ impl Target {
                 .batch_execute(
                     "DELETE FROM tally;
                      SELECT setval('fence', greatest((SELECT max(fence) FROM effect), 1));
-                     SELECT setval(pg_get_serial_sequence('version', 'id'), greatest((SELECT max(id) FROM version), 1));",
+                     SELECT setval(pg_get_serial_sequence('version', 'id'), greatest((SELECT max(id) FROM version), 1));
+                     SELECT setval('control_version', greatest((SELECT max(version) FROM control), 1));",
                 )
                 .await?;
             client.batch_execute(LINE_UP).await?;
@@ -267,6 +271,7 @@ impl Target {
             ("counts of contacts", "count(*) FROM admission"),
             ("sender tokens", "count(*) FROM sender_token"),
             ("users", "count(*) FROM person"),
+            ("controls", "count(*) FROM control"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;
             totals.push((kind, found.unwrap_or(0)));
@@ -591,6 +596,23 @@ async fn insert_tokens(client: &Client, tokens: &[TokenRow]) -> Sql<()> {
             &column(tokens, |token| token.sender.issued_at.as_micros()),
             &column(tokens, |token| token.sender.expires_at.map(Timestamp::as_micros)),
             &column(tokens, |token| token.revoked_at.map(Timestamp::as_micros)),
+        ],
+    )
+    .await
+}
+
+async fn insert_controls(client: &Client, controls: &[Control]) -> Sql<()> {
+    write(
+        client,
+        "INSERT INTO control (name, value, version, at, actor, until)
+         SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[])",
+        &[
+            &column(controls, |control| &*control.name),
+            &column(controls, |control| text(&control.value)),
+            &column(controls, |control| control.version),
+            &column(controls, |control| control.at.as_micros()),
+            &column(controls, |control| text(&control.actor)),
+            &column(controls, |control| control.until.map(Timestamp::as_micros)),
         ],
     )
     .await

@@ -4,7 +4,7 @@ use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, admit, bucket, budget, call, lanes, lock, once, span, token};
+use super::{Fault, Shared, admit, bucket, budget, call, control, lanes, lock, once, span, token};
 use crate::{Pruned, Retention};
 use clinch_core::id::JobId;
 use clinch_core::lane::Order;
@@ -40,6 +40,7 @@ pub(super) async fn prune(
     let is_new_round = lock(&shared.round).to == 0;
     if is_new_round {
         token::prune(shared, now, most).await?;
+        control::prune(shared, now).await?;
     }
     let keys = if is_new_round { drop_and_make(shared, now, retention).await? } else { 0 };
     let Some(mut line) = alone(shared).await? else {

@@ -12,6 +12,7 @@ mod bucket;
 mod budget;
 mod call;
 mod claim;
+mod control;
 mod doubt;
 mod effects;
 mod ground;
@@ -56,6 +57,7 @@ use batch::Batcher;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
+use clinch_core::control::Control;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
@@ -541,6 +543,11 @@ impl Store for PostgresStore {
         self.shared.done(began, audit::note(&self.shared, act, record).await)
     }
 
+    async fn steer(&self, ask: SteerAsk) -> Result<Steered> {
+        let began = Instant::now();
+        self.shared.done(began, control::steer(&self.shared, &ask).await)
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         let began = Instant::now();
         self.shared.done(began, self.shared.activate(hash, &files, at).await)
@@ -719,6 +726,10 @@ impl Read for PostgresStore {
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {
         token::all(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn controls(&self) -> Result<Vec<Control>> {
+        control::all(&self.shared.eyes).await.map_err(unread)
     }
 
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>> {

@@ -209,6 +209,9 @@ pub(super) async fn counts(eyes: &Arc<Pool>) -> Answer<Counts> {
             Some((.., sum)) => *sum += jobs,
             None => counts.live.push((flow.clone(), word, jobs)),
         }
+        if let Some(waits) = waits {
+            keep_waiting(&mut counts.waiting, &flow, waits, jobs, rows::time(row, 4)?);
+        }
         keep_oldest(&mut counts.oldest, flow, rows::time(row, 4)?);
     }
     for row in &dead {
@@ -220,6 +223,13 @@ pub(super) async fn counts(eyes: &Arc<Pool>) -> Answer<Counts> {
         }
     }
     Ok(counts)
+}
+
+fn keep_waiting(waiting: &mut Vec<Waiting>, flow: &Arc<str>, waits: Waits, jobs: u64, since: Timestamp) {
+    match waiting.iter_mut().find(|other| other.flow == *flow && other.waits == waits) {
+        Some(known) => (known.jobs, known.oldest) = (known.jobs + jobs, known.oldest.min(Some(since))),
+        None => waiting.push(Waiting { flow: flow.clone(), waits, jobs, oldest: Some(since) }),
+    }
 }
 
 fn keep_oldest(oldest: &mut Vec<(Arc<str>, Timestamp)>, flow: Arc<str>, at: Timestamp) {

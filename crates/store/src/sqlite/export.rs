@@ -2,11 +2,12 @@
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use super::{audit, budget, late, schedule, token, user};
+use super::{audit, budget, control, late, schedule, token, user};
 use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
+use clinch_core::control::Control;
 use clinch_core::effect::EffectState;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
@@ -97,6 +98,10 @@ impl Source {
 
     pub fn users(&self) -> Result<Vec<UserRow>> {
         user::all(&self.conn).map_err(damaged)
+    }
+
+    pub fn controls(&self) -> Result<Vec<Control>> {
+        control::all(&self.conn).map_err(damaged)
     }
 
     /// What it knows of its keys.
@@ -282,6 +287,7 @@ impl Source {
             ("counts of contacts", count("admission")?),
             ("sender tokens", count("sender_token")?),
             ("users", count("person")?),
+            ("controls", count("control")?),
         ])
     }
 

@@ -4,9 +4,11 @@ use super::accept::note_oldest;
 use super::admit;
 use super::budget;
 use super::call;
+use super::control;
 use super::memory::Settled;
 use super::once;
 use super::rows::{DEAD, NOOP, SUCCESS, lane, reason};
+
 use super::token;
 use super::writer::{Batch, lock};
 use crate::{Pruned, Retention};
@@ -25,6 +27,7 @@ pub(super) fn prune(
 ) -> rusqlite::Result<Pruned> {
     note_oldest(batch)?;
     token::prune(batch, now, most)?;
+    control::prune(batch, now)?;
     let keys = prune_keys(batch, now, most)?;
     let mut pruned = prune_jobs(batch, now, retention, most)?;
     if pruned.events > 0 {

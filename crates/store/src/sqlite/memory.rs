@@ -2,6 +2,7 @@
 //! rows are on disk. Claims and heartbeats touch nothing else: a lease of this engine ends with its process.
 
 use super::queue::{Place, Queue};
+use crate::read::Waiting;
 use crate::{ClaimAsk, Held, LeaseRef, VersionId};
 use bytes::Bytes;
 use clinch_core::death::Reason;
@@ -43,6 +44,13 @@ pub(super) enum Phase {
 }
 
 impl Live {
+    fn waits(&self) -> Option<Waits> {
+        match self.phase {
+            Phase::Ready { waits, .. } => waits,
+            Phase::Running { .. } => None,
+        }
+    }
+
     pub fn word(&self) -> Word {
         match self.phase {
             Phase::Ready { waits: Some(_), .. } => Word::Waiting,
@@ -108,6 +116,7 @@ pub(super) struct Memory {
     queues: HashMap<Arc<str>, Queue>,
     leases: BTreeSet<(Timestamp, JobId)>,
     live: HashMap<(Arc<str>, Word), u64>,
+    waiting: HashMap<(Arc<str>, Waits), u64>,
     dead: HashMap<(Arc<str>, Reason), u64>,
     /// How many unfinished jobs run each version.
     versions: BTreeMap<VersionId, u64>,
@@ -123,6 +132,7 @@ impl Memory {
             queues: HashMap::new(),
             leases: BTreeSet::new(),
             live: HashMap::new(),
+            waiting: HashMap::new(),
             dead: HashMap::new(),
             versions: BTreeMap::new(),
             payload_bytes: 0,
@@ -177,9 +187,13 @@ impl Memory {
         Fence(self.fence)
     }
 
-    fn count(&mut self, flow: &Arc<str>, word: Word, by: i64) {
+    fn count(&mut self, flow: &Arc<str>, word: Word, waits: Option<Waits>, by: i64) {
         let slot = self.live.entry((flow.clone(), word)).or_default();
         *slot = slot.saturating_add_signed(by);
+        if let Some(waits) = waits {
+            let slot = self.waiting.entry((flow.clone(), waits)).or_default();
+            *slot = slot.saturating_add_signed(by);
+        }
     }
 
     fn count_dead(&mut self, flow: &Arc<str>, reason: Reason, by: i64) {
@@ -210,7 +224,7 @@ impl Memory {
         } else {
             self.payload_bytes += held;
         }
-        self.count(&live.flow.clone(), live.word(), 1);
+        self.count(&live.flow.clone(), live.word(), live.waits(), 1);
         *self.versions.entry(live.version).or_default() += 1;
         match live.phase {
             Phase::Ready { run_at, .. } => self.queue(&live.queue).enter(job, live.place, run_at),
@@ -226,7 +240,7 @@ impl Memory {
     fn leave(&mut self, job: JobId) -> Option<Live> {
         let live = self.jobs.remove(&job)?;
         self.drop_payload(live.payload.as_ref());
-        self.count(&live.flow, live.word(), -1);
+        self.count(&live.flow, live.word(), live.waits(), -1);
         if let Some(jobs) = self.versions.get_mut(&live.version) {
             *jobs -= 1;
             if *jobs == 0 {
@@ -325,7 +339,7 @@ impl Memory {
     fn lease(&mut self, job: JobId, until: Timestamp) -> Option<(LeaseRef, Live)> {
         let fence = self.next_fence();
         let live = self.jobs.get_mut(&job)?;
-        let before = live.word();
+        let (before, waits) = (live.word(), live.waits());
         if let Phase::Running { until, .. } = live.phase {
             self.leases.remove(&(until, job));
         }
@@ -334,8 +348,8 @@ impl Memory {
         let payload = live.payload.take();
         let claimed = Live { payload, ..live.clone() };
         self.drop_payload(claimed.payload.as_ref());
-        self.count(&claimed.flow, before, -1);
-        self.count(&claimed.flow, Word::Running, 1);
+        self.count(&claimed.flow, before, waits, -1);
+        self.count(&claimed.flow, Word::Running, None, 1);
         Some((LeaseRef { job, fence }, claimed))
     }
 
@@ -372,6 +386,25 @@ impl Memory {
             }
         }
         oldest
+    }
+
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let mut waiting: Vec<Waiting> = self
+            .waiting
+            .iter()
+            .filter(|(_, jobs)| **jobs > 0)
+            .map(|((flow, waits), jobs)| Waiting { flow: flow.clone(), waits: *waits, jobs: *jobs, oldest: None })
+            .collect();
+        if waiting.is_empty() {
+            return waiting;
+        }
+        for live in self.jobs.values().take(OLDEST_LOOK_MAX) {
+            let known = waiting.iter_mut().find(|known| known.flow == live.flow && Some(known.waits) == live.waits());
+            if let Some(known) = known {
+                known.oldest.get_or_insert(live.received_at);
+            }
+        }
+        waiting
     }
 
     /// The newest first.

@@ -5,6 +5,7 @@ mod admit;
 mod audit;
 mod budget;
 mod call;
+mod control;
 mod effects;
 pub(crate) mod export;
 mod keep;
@@ -38,6 +39,7 @@ use async_trait::async_trait;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
+use clinch_core::control::Control;
 use clinch_core::job::Fence;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
@@ -218,6 +220,7 @@ fn migrate(conn: &mut Connection, pepper: [u8; 32]) -> rusqlite::Result<()> {
         "live_from",
         "last_id",
         "keys_sealed_to",
+        "control_version",
     ];
     for name in facts {
         tx.execute("INSERT INTO fact (name, value) VALUES (?1, 0) ON CONFLICT DO NOTHING", [name])?;
@@ -461,6 +464,10 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| audit::append(batch, &act, &record)).await
     }
 
+    async fn steer(&self, ask: SteerAsk) -> Result<Steered> {
+        self.shared.write(move |batch| control::steer(batch, &ask)).await
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         self.shared
             .write(move |batch| {
@@ -653,6 +660,10 @@ impl Read for SqliteStore {
         self.readers.ask(token::all).await
     }
 
+    async fn controls(&self) -> Result<Vec<Control>> {
+        self.readers.ask(control::all).await
+    }
+
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>> {
         self.readers.ask(move |conn| budget::find(conn, &filter)).await
     }
@@ -676,6 +687,7 @@ impl Read for SqliteStore {
             live: memory.live_counts(),
             dead: memory.dead_counts(),
             oldest: memory.oldest_by_flow(),
+            waiting: memory.waiting(),
             oldest_dead,
         })
     }

@@ -11,7 +11,7 @@
 
 use super::http::{header_name, question, text, uri, with_headers};
 use super::{Outward, bad_payload};
-use crate::effects::{Act, HttpCall, MailCall, Server, SlackCall};
+use crate::effects::{Act, HttpCall, MailCall, Outgoing, Server, SlackCall};
 use crate::worker::scope::Scope;
 use clinch_core::attempt::Failure;
 use clinch_core::config;
@@ -21,6 +21,7 @@ use clinch_core::integration::{Integration, Promise};
 use clinch_core::key::{IdempotencyKey, Pepper};
 use clinch_core::message::{Channel, MailServer, Mailbox, Message, MessageBody, MessageRequest};
 use clinch_core::payload::Payload;
+use clinch_core::safe_mode::Sending;
 use clinch_core::worker::SendAction;
 use clinch_store::Claim;
 use http::{HeaderMap, HeaderValue, Method};
@@ -45,13 +46,16 @@ impl Outward for SendAction {
         if to.trim().is_empty() {
             return Err(bad_payload("it is for nobody: `to` is empty"));
         }
-        let Some(template) = scope.workspace().template(&self.template) else {
-            let why = format!("there is no template `{}`", self.template);
+        let name = template(self, claim, scope);
+        // A safer one may be younger than the workspace that the job was accepted with.
+        let found = || scope.workspace().template(&name).or_else(|| scope.house().versions.workspace.template(&name));
+        let Some(written) = found() else {
+            let why = format!("there is no template `{name}`");
             return Err(Failure::new(Reason::ConfigError, why));
         };
         let mut names = scope.names().clone();
         names.insert("with".into(), self.with.value(scope.names())?);
-        let message = template.write(&names)?;
+        let message = written.write(&names)?;
         let key = IdempotencyKey::of(claim.lease.job, step);
         match &self.channel {
             Channel::Mail(server) => Ok(Box::new(mail(self, server, &to, message, &key, scope)?)),
@@ -60,10 +64,24 @@ impl Outward for SendAction {
         }
     }
 
+    fn outgoing(&self, claim: &Claim, payload: &Payload, scope: &mut Scope<'_>) -> Result<Outgoing, Failure> {
+        let contact = Outgoing::contact(scope.house(), &payload.about.tenant, &text(&self.to, scope)?);
+        Ok(Outgoing::Message { template: template(self, claim, scope), contact })
+    }
+
     fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
         let lookup = self.promise.lookup.as_deref()?;
         Some(question(lookup, &self.partner, self.timeout, scope).map(|call| Box::new(call) as Box<dyn Act>))
     }
+}
+
+/// What it is written with: in safe mode, what the workspace says instead.
+fn template(action: &SendAction, claim: &Claim, scope: &Scope<'_>) -> Arc<str> {
+    let house = scope.house();
+    let sending = Sending { queue: &claim.queue, flow: &claim.flow, integration: &action.partner.name };
+    let is_safe = scope.controls().safe_mode(sending, house.clock.now()).is_some();
+    let rule = &house.versions.workspace.settings.safe_mode;
+    if is_safe { rule.template(&action.template).into() } else { action.template.as_str().into() }
 }
 
 fn mail(

@@ -16,7 +16,7 @@ mod transform;
 mod validate;
 
 use super::scope::Scope;
-use crate::effects::Act;
+use crate::effects::{Act, Outgoing};
 use clinch_core::attempt::Failure;
 use clinch_core::death::Reason;
 use clinch_core::expr::BadExpr;
@@ -60,6 +60,11 @@ pub trait Outward: Send + Sync {
         payload: &Payload,
         scope: &mut Scope<'_>,
     ) -> Result<Box<dyn Act>, Failure>;
+
+    /// What it is, as far as rules for what leaves the house ask.
+    fn outgoing(&self, _: &Claim, _: &Payload, _: &mut Scope<'_>) -> Result<Outgoing, Failure> {
+        Ok(Outgoing::Call(self.partner().class))
+    }
 
     /// The question whether it was done.
     fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>>;

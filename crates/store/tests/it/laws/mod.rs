@@ -9,6 +9,7 @@ pub mod audit;
 pub mod budget;
 pub mod call;
 pub mod claim;
+pub mod control;
 pub mod keep;
 pub mod ledger;
 pub mod once;
@@ -90,6 +91,13 @@ macro_rules! every_law {
                 p11_a_lapsed_job_goes_to_the_caller_under_a_new_fence
                 a_waiting_worker_is_woken_by_acceptance
                 a_waiting_worker_is_woken_by_a_retry_and_told_when_it_is_due
+            }
+            control {
+                e6_a_control_is_set_on_record_and_survives_a_kill
+                e6_a_control_is_changed_and_taken_away_once
+                e6_who_expects_another_version_changes_nothing
+                e6_of_many_who_expect_the_same_one_steers
+                e6_a_control_that_ended_is_kept_for_a_while
             }
             settle {
                 p4_a_job_that_is_put_off_waits_and_is_charged_nothing

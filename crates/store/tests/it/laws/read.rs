@@ -248,6 +248,9 @@ pub async fn jobs_are_counted_by_flow_and_state(world: World) {
     let counts = world.counts().await.expect("read");
     assert_eq!(counts.oldest.len(), 1);
     assert_eq!((&*counts.oldest[0].0, counts.oldest[0].1), ("orders", later(0)));
+    let waiting: Vec<_> = counts.waiting.iter().map(|known| (&*known.flow, known.waits, known.jobs)).collect();
+    assert_eq!(waiting, [("orders", Waits::Circuit, 1)]);
+    assert!(counts.waiting[0].oldest.is_some());
 }
 
 pub async fn counts_are_the_same_after_a_stop(world: World) {
