@@ -8,6 +8,7 @@ use crate::encryption::{Keys, Made, UNSAID};
 use crate::geoip::Geoip;
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
+use crate::people::People;
 use crate::rejections::Rejections;
 use crate::secrets::{self, Secrets, Unread};
 use crate::senders::{self, Senders};
@@ -16,7 +17,7 @@ use crate::server::{Listener, Places};
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
 use crate::{intake, keeper, masking, proxy, runtimes, server, worker};
-use clinch_core::config::{self, Encryption, Files, Problem, Severity, TlsRule, Workspace};
+use clinch_core::config::{self, Encryption, Files, Problem, Severity, SlackButtons, TlsRule, Workspace};
 use clinch_core::egress::Egress;
 use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
@@ -261,8 +262,10 @@ fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartErr
         sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
     let of_steps = workspace.secrets.iter().map(String::as_str);
     let of_store: Vec<&str> = workspace.settings.encryption.iter().flat_map(Encryption::secrets).collect();
+    let of_buttons =
+        workspace.settings.approvals.iter().filter(|_| roles.intake).map(|slack| slack.signing_secret.as_str());
     let of_sources_and_store = of_sources.iter().map(|(variable, _)| *variable).chain(of_store.iter().copied());
-    let names: BTreeSet<&str> = of_steps.chain(of_sources_and_store).collect();
+    let names: BTreeSet<&str> = of_steps.chain(of_sources_and_store).chain(of_buttons).collect();
     Secrets::read(names).map_err(|unread| {
         let told = |(name, why): (&String, &Unread)| match of_sources.iter().find(|(variable, _)| variable == name) {
             Some((_, source)) => format!("{name} (source `{source}`): {why}"),
@@ -365,10 +368,6 @@ impl App {
         if doors.intake.is_some() && house.versions.workspace.sources.iter().any(has_senders) {
             self.rooms.spawn(senders::run(house.clone()));
         }
-        if let Some(listener) = doors.intake {
-            let door = self.listener("intake", doors.tls.intake);
-            self.rooms.spawn(intake::run(listener, door, house.clone(), doors.key_stores, doors.credentials));
-        }
         if let (Some(listener), Some(rules)) = (doors.proxy, &options.proxy) {
             let (door, house, rules) = (self.listener("proxy", None), house.clone(), rules.clone());
             self.rooms.spawn(async move {
@@ -378,15 +377,22 @@ impl App {
                 }
             });
         }
-        let calls_out = doors.admin.is_some() || options.roles.worker;
+        let has_buttons = doors.intake.is_some() && house.versions.workspace.settings.approvals.is_some();
+        let calls_out = doors.admin.is_some() || options.roles.worker || options.roles.keeper || has_buttons;
         let hands = calls_out.then(|| worker::Hands::new(house.clone())).transpose();
         let hands = hands.map(|hands| hands.map(Arc::new)).unwrap_or_else(|error| {
             tracing::error!("nobody outside can be called: {error}");
             house.stop.cancel();
             None
         });
+        let people = hands.clone().map(|hands| hands as Arc<dyn People>);
+        if let Some(listener) = doors.intake {
+            let door = self.listener("intake", doors.tls.intake);
+            let (stores, credentials) = (doors.key_stores, doors.credentials);
+            self.rooms.spawn(intake::run(listener, door, house.clone(), stores, credentials, people.clone()));
+        }
         if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
-            let router = api::router(house.clone(), doors.token, hands.clone());
+            let router = api::router(house.clone(), doors.token, hands.clone(), hands.clone());
             let service = hyper_util::service::TowerToHyperService::new(router);
             let door = self.listener("admin", doors.tls.admin);
             let of_peer = move |peer| {
@@ -406,6 +412,10 @@ impl App {
             self.rooms.spawn(keeper::reaper::run(house.clone()));
             self.rooms.spawn(keeper::pruner::run(house.clone()));
             self.rooms.spawn(keeper::scheduler::run(house.clone()));
+            self.rooms.spawn(keeper::expirer::run(house.clone()));
+            if let Some(people) = people {
+                self.rooms.spawn(keeper::messenger::run(house.clone(), people));
+            }
         }
         self.rooms.close();
     }
@@ -505,6 +515,9 @@ impl App {
                 let (method, path) = (entrance.method, entrance.path);
                 anstream::eprintln!("  intake   {method} {intake}{path}  -> {kind} {name} ({verified})");
             }
+        }
+        if let (Some(intake), Some(_)) = (self.intake_url(), &workspace.settings.approvals) {
+            eprintln!("  intake   POST {intake}{}  -> approvals (slack)", SlackButtons::PATH);
         }
         if let Some((address, rules)) = &self.proxy {
             let (to, kept) = (&rules.to, clinch_core::time::human(rules.keep));

@@ -20,6 +20,7 @@ pub mod intake;
 pub mod keeper;
 pub mod masking;
 pub mod names;
+pub mod people;
 pub mod placing;
 pub mod proxy;
 pub mod rejections;

@@ -13,8 +13,9 @@ use clinch_core::sender::NotASender;
 use clinch_core::signature::Refusal;
 use clinch_core::source::Proof;
 use clinch_core::time::Timestamp;
-use clinch_store::Claim;
+use clinch_store::approval::Undecided;
 use clinch_store::read::{COMMIT_SECONDS, Counts, Health};
+use clinch_store::{ApprovalRow, Claim};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, LabelValueEncoder};
@@ -104,6 +105,7 @@ labels! {
     ByFlowStepReason { flow, step, reason }
     ByFlowHow { flow, how }
     ByFlowWhy { flow, why }
+    ByFlowDecision { flow, decision }
     ByStoreOutcome { store, outcome }
     ByBudget { budget }
     ByPolicyRule { policy, rule }
@@ -278,6 +280,10 @@ pub struct Metrics {
     pub dead_entered: Family<ByFlowReason, Counter>,
     pub dead_left: Family<ByFlowHow, Counter>,
     pub replays: Family<ByFlowOutcome, Counter>,
+    approvals: Family<ByFlowDecision, Counter>,
+    approval_wait: Family<ByFlow, Histogram, fn() -> Histogram>,
+    approvals_pending: Family<ByFlow, Gauge>,
+    approval_oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
     pub retention_deleted: Family<ByKind, Counter>,
     pub schedule_slots: Family<ByFlowOutcome, Counter>,
     paused: Family<ByScope, Gauge>,
@@ -428,6 +434,18 @@ impl Metrics {
             dead_entered: register!("dlq_entered", "Jobs that became dead letters", Family::default()),
             dead_left: register!("dlq_left", "Dead letters that left", Family::default()),
             replays: register!("replay_jobs", "Replayed jobs by outcome", Family::default()),
+            approvals: register!("approvals", "Approvals by what was decided", Family::default()),
+            approval_wait: register!(
+                "approval_wait_seconds",
+                "From when people were asked to the verdict",
+                Family::new_with_constructor(long as fn() -> Histogram)
+            ),
+            approvals_pending: register!("approvals_pending", "Approvals that wait now", Family::default()),
+            approval_oldest: register!(
+                "approval_oldest_age_seconds",
+                "How long the oldest approval has waited",
+                Family::default()
+            ),
             retention_deleted: register!("retention_deleted", "Rows that outlived their retention", Family::default()),
             safe_modes: register!("safe_mode", "1 where safe mode is on", Family::default()),
             safe_mode_trips: register!("safe_mode_trips", "Safe mode was turned on by failures", Family::default()),
@@ -597,6 +615,27 @@ impl Metrics {
             }
             Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
             Change::Claimed { .. } | Change::Revived { .. } => {}
+        }
+    }
+
+    /// An approval has its verdict.
+    pub fn decided(&self, row: &ApprovalRow) {
+        let Some(decision) = &row.decision else { return };
+        let flow = Label::from(&row.flow);
+        let labels = ByFlowDecision { flow: flow.clone(), decision: decision.verdict.word().into() };
+        self.approvals.get_or_create(&labels).inc();
+        let took = decision.at.since(row.asked_at).as_secs_f64();
+        self.approval_wait.get_or_create(&ByFlow { flow }).observe(took);
+    }
+
+    /// How many approvals wait, by flow.
+    pub fn show_approvals(&self, waiting: &[Undecided], now: Timestamp) {
+        self.approvals_pending.clear();
+        self.approval_oldest.clear();
+        for waiting in waiting {
+            let flow = ByFlow { flow: (&waiting.flow).into() };
+            self.approvals_pending.get_or_create(&flow).set(i64::try_from(waiting.approvals).unwrap_or(i64::MAX));
+            self.approval_oldest.get_or_create(&flow).set(now.since(waiting.oldest).as_secs_f64());
         }
     }
 

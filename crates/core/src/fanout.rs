@@ -157,8 +157,10 @@ fn all_together(step: &str, what: &str, branches: &[(Arc<str>, Fate)]) -> Togeth
         Fate::Waits { until, waits } => Some((*until, *waits)),
         _ => None,
     });
-    if let Some((until, waits)) = waiting.min() {
-        return end(Outcome::PutOff { until, waits });
+    if let Some((until, waits)) = waiting.clone().min() {
+        // People may decide before any time is over: whoever waits for them is woken then.
+        let for_people = waiting.map(|(_, waits)| waits).find(|waits| *waits == Waits::Approval);
+        return end(Outcome::PutOff { until, waits: for_people.unwrap_or(waits) });
     }
     let over = fates().filter_map(|fate| match fate {
         Fate::Over(failure) => Some(failure),

@@ -1,5 +1,6 @@
 //! A worker: the queue it consumes or the schedule it follows, its steps, and what it does when they fail.
 
+use crate::approval::ApprovalAction;
 use crate::dedup::DedupRule;
 use crate::expr::{BadExpr, Expr, Scope, Template, Tree};
 use crate::foreach::Each;
@@ -140,10 +141,9 @@ pub enum Action {
     Queue(Box<QueueAction>),
     Pull(PullAction),
     Policy(PolicyAction),
+    Approval(Box<ApprovalAction>),
     /// 1 to `BRANCHES_MAX`, side by side.
     Parallel(Vec<Branch>),
-    /// Written in the dialect, not run by this version: `serve` refuses it by this name.
-    NotYet(&'static str),
 }
 
 impl Action {
@@ -164,8 +164,8 @@ impl Action {
             | Action::Queue(_)
             | Action::Pull(_)
             | Action::Policy(_)
-            | Action::Parallel(_)
-            | Action::NotYet(_) => None,
+            | Action::Approval(_)
+            | Action::Parallel(_) => None,
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Expected answers (`Duplicate`, `Lost`) are values. A `StoreError` means that the store could not answer.
 
 mod acts;
+pub mod approval;
 pub mod moving;
 pub mod postgres;
 pub mod read;
@@ -15,6 +16,7 @@ pub mod verify;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use clinch_core::approval::ApprovalId;
 use clinch_core::attempt::Outcome;
 pub use clinch_core::audit::{Act, Record};
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
@@ -37,6 +39,7 @@ use clinch_core::user::{TokenDigest, UserName};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use approval::{ApprovalAsk, ApprovalRow, Asked, DecideAsk, Decided, TellAsk};
 use read::BudgetRow;
 pub use read::Read;
 pub use resolve::{Resolution, ResolveAsk, Resolved};
@@ -629,6 +632,16 @@ pub trait Store: Read {
     /// Before a job ends: what was counted for steps of it that were surely not done counts no more. `not_done` is one of which
     /// the ledger does not know it yet.
     async fn give_back(&self, lease: LeaseRef, not_done: Option<Arc<str>>) -> Result<Held>;
+    /// Asks people about a step, unless they were asked before, on record; and how it stands. `None`: somebody else has the job now.
+    async fn ask_approval(&self, lease: LeaseRef, ask: ApprovalAsk) -> Result<Option<Asked>>;
+    /// A person's vote, on record, whatever becomes of it. Of all verdicts one wins, and its job is woken.
+    async fn decide(&self, ask: DecideAsk) -> Result<Decided>;
+    /// Ends a bounded number of approvals that nobody decided in time, on record, and wakes their jobs.
+    async fn expire_approvals(&self, now: Timestamp, most: usize) -> Result<Vec<ApprovalRow>>;
+    /// Takes approvals of one place that people are to be told of. Who does not say that he has told is asked again later.
+    async fn tell_approvals(&self, ask: TellAsk) -> Result<Vec<ApprovalRow>>;
+    /// People were told of these.
+    async fn told_approvals(&self, ids: &[ApprovalId], now: Timestamp) -> Result<()>;
     /// Makes a workspace known and gives it its number, on record if it is another than at the last start.
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
     /// Removes a bounded number of rows whose time has passed.

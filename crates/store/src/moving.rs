@@ -1,6 +1,7 @@
 //! Moving a stopped store into PostgreSQL with everything in it: in order, in bounded parts, and so that it may be interrupted
 //! anywhere and begun again. At no moment can both be served from, for then the same jobs would have two lives.
 
+use crate::approval::ApprovalRow;
 use crate::postgres::import::{Target, TargetState};
 use crate::read::{BudgetRow, DeliveryRow};
 use crate::seal::SealedAttempt;
@@ -99,6 +100,14 @@ pub(crate) struct JobPart {
     pub attempts: Vec<SealedAttempt>,
     pub effects: Vec<Effect>,
     pub late: Vec<LateAnswer>,
+    pub approvals: Vec<ApprovalPart>,
+}
+
+/// What people are asked about a job, with their votes.
+pub(crate) struct ApprovalPart {
+    pub row: ApprovalRow,
+    pub remind_at: Option<Timestamp>,
+    pub tell_at: Option<Timestamp>,
 }
 
 /// A key that a step has set.

@@ -1,7 +1,9 @@
 //! Questions: what console, API and CLI ask. They change nothing.
 
+use crate::approval::{ApprovalFilter, ApprovalPage, ApprovalRow, Undecided};
 use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
+use clinch_core::approval::ApprovalId;
 pub use clinch_core::audit::Row as AuditRow;
 use clinch_core::audit::{Broken, Chain, Digest};
 use clinch_core::budget::{Account, Allowance};
@@ -368,6 +370,11 @@ pub trait Read: Send + Sync {
     async fn exhausted(&self, now: Timestamp) -> Result<Vec<(Arc<str>, u64)>>;
     /// What was done to a contact in the time of each cap, but for what this job did.
     async fn sent(&self, tally: Tally, but: Option<JobId>, now: Timestamp) -> Result<Vec<u32>>;
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<ApprovalRow>>;
+    /// Approvals, those of the newest jobs first.
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<ApprovalPage>;
+    /// How many wait for people, by flow.
+    async fn approvals_waiting(&self) -> Result<Vec<Undecided>>;
     /// Versions that unfinished jobs still run.
     fn live_versions(&self) -> Vec<VersionId>;
     async fn counts(&self) -> Result<Counts>;

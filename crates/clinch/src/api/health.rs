@@ -38,6 +38,7 @@ pub async fn metrics(State(house): State<House>) -> Result<impl IntoResponse, Pr
     house.metrics.show_unresolved(&effects::unresolved(&house).await?);
     house.metrics.show_exhausted(&house.versions.workspace, &house.store.exhausted(now).await?);
     house.metrics.show_controls(&house.controls.get(), now);
+    house.metrics.show_approvals(&house.store.approvals_waiting().await?, now);
     let text = house.metrics.render(&counts, &house.store.health(), now);
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }

@@ -2,6 +2,7 @@
 //! needs a token: that of the admin, or of a user. Health and metrics are open, because their labels come from the workspace and never from an
 //! event.
 
+pub mod approvals;
 mod audit;
 pub mod auth;
 mod budgets;
@@ -26,6 +27,7 @@ pub use auth::AdminToken;
 
 use crate::house::House;
 use crate::inquiry::Inquiry;
+use crate::people::People;
 use axum::extract::DefaultBodyLimit;
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Method, Uri};
@@ -39,8 +41,8 @@ use std::sync::Arc;
 /// The largest body that a command may have.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// `partners` is who can be asked whether an effect was done.
-pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Router {
+/// `partners` is who can be asked whether an effect was done; `people`, what those see who decide.
+pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
     Router::new()
         .route("/api/v1/overview", get(health::overview))
         .route("/api/v1/jobs", get(jobs::list))
@@ -53,6 +55,10 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .route("/api/v1/effects/{job}/{step}", get(effects::show))
         .route("/api/v1/effects/{job}/{step}/verify", post(effects::verify))
         .route("/api/v1/effects/{job}/{step}/resolve", post(effects::resolve))
+        .route("/api/v1/approvals", get(approvals::list))
+        .route("/api/v1/approvals/decide", post(approvals::decide_many))
+        .route("/api/v1/approvals/{job}/{step}", get(approvals::show))
+        .route("/api/v1/approvals/{job}/{step}/decide", post(approvals::decide))
         .route("/api/v1/keys", get(keys::show))
         .route("/api/v1/encryption", get(encryption::keys))
         .route("/api/v1/encryption/rotate", post(encryption::rotate))
@@ -86,6 +92,7 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>) -> Ro
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(harden))
         .layer(Extension(partners))
+        .layer(Extension(people))
         .with_state(house)
 }
 

@@ -72,6 +72,16 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, "CL0512", "not-unknown", "The effect is not of unknown outcome", detail)
     }
 
+    /// Another verdict came first.
+    pub fn decided_before(detail: String) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "CL0513", "decided-before", "It was decided before", detail)
+    }
+
+    /// Others decide it.
+    pub fn not_yours(detail: String) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "CL0514", "not-yours", "This vote does not count", detail)
+    }
+
     /// Only a person can say what becomes of these steps.
     pub fn needs_ruling(steps: Vec<String>) -> Problem {
         let detail = format!(

@@ -1,6 +1,7 @@
 //! The command line. Standard output is data; everything else goes to standard error.
 
 mod aliases;
+mod approve;
 mod audit;
 mod budget;
 mod check;
@@ -135,6 +136,9 @@ enum Command {
     /// Hold what cannot be taken back, and let it go again at a bearable rate
     #[command(subcommand)]
     SafeMode(safe_mode::SafeMode),
+    /// What waits for people, and your vote on it
+    #[command(subcommand)]
+    Approve(approve::Approve),
     /// Retry budgets: who has used how much, and more for one
     #[command(subcommand)]
     Budget(budget::Budget),
@@ -211,6 +215,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Resume(command) => command.run(globals).await,
         Command::Pauses(command) => command.run(globals).await,
         Command::SafeMode(command) => command.run(globals).await,
+        Command::Approve(command) => command.run(globals).await,
         Command::Budget(command) => command.run(globals).await,
         Command::Schedules(command) => command.run(globals).await,
         Command::Key(command) => command.run(globals).await,

@@ -1,7 +1,5 @@
-//! The gate that every outbound act passes: pause, safe mode, policy, breaker, place and moment of its partner, get ready, intend, send,
-//! and nothing else opens a connection.
-//! The gate that every outbound act passes: pause, safe mode, policy, breaker, place and moment of its partner, get ready, intend, send,
-//! conclude. In this order, and nothing else opens a connection.
+//! The gate that every outbound act passes: pause, safe mode, policy, breaker, place and moment of its partner, get ready, intend,
+//! send, conclude. In this order, and nothing else opens a connection.
 
 use super::act::{Act, Sent, Tools};
 use super::http::HttpClient;

@@ -9,6 +9,7 @@ use clinch_core::minimise::NotMinimised;
 use clinch_core::schema::Mismatches;
 use clinch_core::signature::digest::BadDigest;
 use clinch_core::signature::{self, handshake};
+use clinch_core::slack::NotPressed;
 use clinch_core::source::Unfit;
 use clinch_store::{Accepted, StoreError};
 use http_body_util::Full;
@@ -136,6 +137,15 @@ impl Answer {
     /// It was understood, and no flow wants it: the sender need not send it again.
     pub fn ignored(status: u16) -> Answer {
         Answer::Success { body: Bytes::from_static(br#"{"status":"ignored"}"#), status, replayed: false, quota: None }
+    }
+
+    /// To somebody who pressed a button.
+    pub fn said(said: &serde_json::Value) -> Answer {
+        Answer::Success { body: said.to_string().into(), status: 200, replayed: false, quota: None }
+    }
+
+    pub fn not_a_press(error: &NotPressed) -> Answer {
+        malformed("malformed", "The request holds nothing that was pressed", format!("{error}.")).into()
     }
 
     pub fn handshake(answer: handshake::Answer) -> Answer {

@@ -2,6 +2,7 @@
 
 mod answer;
 mod body;
+mod buttons;
 mod credentials;
 mod guard;
 mod quota;
@@ -10,9 +11,11 @@ mod shared;
 mod source;
 
 use crate::house::House;
+use crate::people::People;
 use crate::server::Listener;
 use crate::telemetry::IntakeOutcome;
 use answer::Answer;
+use buttons::Buttons;
 use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
 use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
 use clinch_store::{Acceptance, Dedup, NewEvent};
@@ -35,11 +38,14 @@ pub async fn run(
     house: House,
     shared: Vec<Arc<KeyStore>>,
     credentials: Vec<Option<Credentials>>,
+    people: Option<Arc<dyn People>>,
 ) {
     let stop = house.stop.clone();
     let pepper = Pepper::new(house.store.pepper());
     let routes = Routes::of(&house, &pepper, &shared, credentials);
-    let intake = Arc::new(Intake { routes, pepper, house });
+    let settings = house.versions.workspace.settings.approvals.clone();
+    let buttons = settings.zip(people).map(|(settings, people)| Buttons::new(&house, settings, people));
+    let intake = Arc::new(Intake { routes, buttons, pepper, house });
     tokio::spawn(renew(intake.clone()));
     crate::server::serve(socket, listener, |peer| Service(intake.clone(), peer), stop).await;
 }
@@ -60,6 +66,8 @@ async fn renew(intake: Arc<Intake>) {
 
 struct Intake {
     routes: Routes,
+    /// Where people decide in Slack.
+    buttons: Option<Buttons>,
     pepper: Pepper,
     house: House,
 }
@@ -81,6 +89,9 @@ impl hyper::service::Service<Request<Incoming>> for Service {
 impl Intake {
     async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Answer {
         let began = std::time::Instant::now();
+        if let Some(buttons) = self.buttons.as_ref().filter(|buttons| buttons.is_at(request.uri().path())) {
+            return buttons.answer(&self.house, request).await;
+        }
         let door = match self.routes.find(request.method(), request.uri().path()) {
             Ok(door) => door,
             Err(refusal) => {

@@ -1,9 +1,14 @@
 //! The hands of this node: one gate, through which its jobs go, and the questions of people.
 
-use super::{crew, lookup};
+use super::{crew, lookup, people};
 use crate::effects::Gate;
 use crate::house::House;
 use crate::inquiry::{Asking, Inquiry};
+use crate::people::{People, Soon};
+use clinch_core::approval::{ApprovalId, Card};
+use clinch_core::id::JobId;
+use clinch_store::ApprovalRow;
+use clinch_store::approval::Place;
 use clinch_store::read::JobStory;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,5 +32,23 @@ impl Hands {
 impl Inquiry for Hands {
     fn was_done<'a>(&'a self, job: &'a JobStory, step: &'a str) -> Asking<'a> {
         Box::pin(lookup::inquire(&self.house, &self.gate, job, step))
+    }
+}
+
+impl People for Hands {
+    fn card<'a>(&'a self, approval: &'a ApprovalId) -> Soon<'a, clinch_store::Result<Card>> {
+        Box::pin(people::card(&self.house, approval))
+    }
+
+    fn tell<'a>(
+        &'a self,
+        place: &'a Place,
+        approvals: &'a [ApprovalRow],
+    ) -> Soon<'a, clinch_store::Result<Result<(), String>>> {
+        Box::pin(people::tell(&self.house, &self.gate, place, approvals))
+    }
+
+    fn answer<'a>(&'a self, place: &'a Place, job: JobId, url: &'a str, text: &'a str) -> Soon<'a, ()> {
+        Box::pin(people::answer(&self.house, &self.gate, place, job, url, text))
     }
 }

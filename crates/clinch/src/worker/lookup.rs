@@ -152,7 +152,7 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
 }
 
 /// What an earlier step came to: the question may name it.
-fn remember(step: &Step, story: &JobStory, scope: &mut Scope<'_>) {
+pub fn remember(step: &Step, story: &JobStory, scope: &mut Scope<'_>) {
     let name = saga::renewed(step, &story.effects).unwrap_or_else(|| step.name.clone());
     let past = story.effects.iter().find(|effect| *effect.name == *name);
     if let Some(EffectState::Done(receipt)) = past.map(|past| &past.state) {

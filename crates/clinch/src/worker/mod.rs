@@ -8,6 +8,7 @@ mod foreach;
 mod hands;
 mod lease;
 mod lookup;
+mod people;
 mod pool;
 mod record;
 mod saga;

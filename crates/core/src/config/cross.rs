@@ -1,5 +1,6 @@
 //! What only the whole workspace can tell: names that lead nowhere, things that are there twice, times that do not fit.
 
+use super::SlackButtons;
 use super::flow_file::FlowFile;
 use super::nearest::nearest;
 use super::playbook_file::PlaybookFile;
@@ -33,6 +34,8 @@ pub(super) struct Parts<'a> {
     pub safe_templates: Vec<(Spot<String>, Spot<String>)>,
     /// Whose circuits turn safe mode on.
     pub safe_circuits: Vec<Spot<String>>,
+    /// Whether the settings say that people may decide in Slack.
+    pub has_buttons: bool,
     /// Of the settings, and of flows.
     pub sources: Vec<SourceFile>,
     /// By name; `None` for one that cannot be used.
@@ -156,7 +159,25 @@ fn duplicate_routes(parts: &Parts<'_>) -> Vec<Problem> {
         parts.with_first(first, second, problem.help("give one of them another path or method"))
     };
     let of_routes = pairs.into_iter().map(problem).collect::<Vec<_>>();
-    of_routes.into_iter().chain(shared_paths(parts)).collect()
+    of_routes.into_iter().chain(shared_paths(parts)).chain(paths_of_buttons(parts)).collect()
+}
+
+/// Where buttons of Slack are pressed nothing else is delivered.
+fn paths_of_buttons(parts: &Parts<'_>) -> Vec<Problem> {
+    if !parts.has_buttons {
+        return Vec::new();
+    }
+    let problem = |spot: Spot<()>| {
+        let said = format!("{} is where buttons of Slack are pressed (`approvals:` in clinch.yml)", SlackButtons::PATH);
+        let problem = Problem::error(Code::DuplicateRoute, spot.span, said).label("taken");
+        at(&spot, problem.help("give it another path"))
+    };
+    let routes = parts.flows.iter().flat_map(|flow| &flow.routes).filter(|route| route.value.1 == SlackButtons::PATH);
+    let routes = routes.map(|route| Spot { value: (), file: route.file.clone(), span: route.span });
+    let sources = parts.sources.iter().filter_map(|source| source.path.as_ref());
+    let sources = sources.filter(|path| path.value == SlackButtons::PATH);
+    let sources = sources.map(|path| Spot { value: (), file: path.file.clone(), span: path.span });
+    routes.chain(sources).map(problem).collect()
 }
 
 /// A source answers every method of its path.

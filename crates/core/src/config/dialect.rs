@@ -2,6 +2,7 @@
 //! versions will run is here too, so that it loads today and is refused by name.
 
 use super::shape::{Choose, Field, Kind, Need, Shape};
+use crate::approval::NEED_MAX;
 use crate::budget::UNITS_MAX;
 use crate::dedup::BUCKET_MINUTES_MAX;
 use crate::flow::{BODY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN};
@@ -34,6 +35,7 @@ pub(super) const IDEMPOTENCIES: &[&str] = &["header", "lookup", "natural", "none
 pub(super) const STRICTNESS: &[&str] = &["none", "possible", "valid"];
 pub(super) const ON_UNKNOWN: &[&str] = &["ask", "retry"];
 pub(super) const MISSED: &[&str] = &["once", "skip", "all"];
+pub(super) const ON_EXPIRY: &[&str] = &["reject", "approve"];
 pub(super) const ISOLATIONS: &[&str] = &["warm", "process"];
 pub(super) const ATTEMPTS_MAX: i64 = 10_000;
 const BASE_MS_MAX: i64 = 86_400_000;
@@ -78,6 +80,7 @@ pub(super) static SETTINGS: Shape = Shape {
                 "Which integration carries a message that names none: by channel, such as `email: mail`.",
             ),
             may("safe_mode", Kind::Map(&SAFE_MODE), "What still leaves in safe mode, and what turns it on."),
+            may("approvals", Kind::Map(&APPROVALS), "How people decide what waits for approval, besides API and CLI."),
         ],
     ],
     choices: &[],
@@ -142,6 +145,23 @@ static SAFE_ERRORS: Shape = Shape {
         may("percent", Kind::Int { min: 1, max: 100 }, "From this share on; 50 if not given."),
         may("window", span(SECOND), "Of the calls of so long; 5m if not given."),
         may("min_calls", Kind::Int { min: 1, max: 1_000_000 }, "With fewer nothing is concluded; 20 if not given."),
+    ]],
+    choices: &[],
+};
+
+static APPROVALS: Shape = Shape {
+    name: "approvals",
+    doc: "How people decide what waits for approval, besides API and command line.",
+    fields: &[&[must("slack", Kind::Map(&SLACK_BUTTONS), "Buttons in Slack; its request URL is `/slack/actions`.")]],
+    choices: &[],
+};
+
+static SLACK_BUTTONS: Shape = Shape {
+    name: "slack_buttons",
+    doc: "Who presses a button in Slack is recognised by the signing secret of the app and by the user's id.",
+    fields: &[&[
+        must("signing_secret", Kind::Secret, "The signing secret of the Slack app: `${secrets.NAME}`."),
+        must("users", Kind::Renames, "Names of people, by the id of their Slack user: `U0123456789: maya`."),
     ]],
     choices: &[],
 };
@@ -774,7 +794,7 @@ static RESPONSES: Shape = Shape {
 static FLOW_STEP: Shape = Shape {
     name: "flow_step",
     doc: "A step at the edge: put the delivery into a queue.",
-    fields: &[STEP_NAME, &[may("queue", Kind::Map(&ENQUEUE), "The queue that gets a job.")], IN_WORKERS, SCRIPT, LATER],
+    fields: &[STEP_NAME, &[may("queue", Kind::Map(&ENQUEUE), "The queue that gets a job.")], IN_WORKERS, SCRIPT, NAMED],
     choices: &[NAME_CHOICE, one_action("add `queue:` and below it `name: QUEUE`")],
 };
 
@@ -938,7 +958,7 @@ static WORKER_STEP: Shape = Shape {
         KINDS,
         PER_ITEM,
         SCRIPT,
-        LATER,
+        NAMED,
     ],
     choices: &[NAME_CHOICE, one_action(ONE_REQUEST)],
 };
@@ -994,7 +1014,7 @@ const INSIDE: &[&[Field]] = &[
     ],
     KINDS,
     SCRIPT,
-    LATER,
+    NAMED,
     COMPENSATE,
     UNDER,
 ];
@@ -1062,6 +1082,7 @@ static KINDS: &[Field] = &[
     may("queue", Kind::Map(&REQUEUE), "A job for a queue, or a dead letter back into its own."),
     may("queue_pull", Kind::Map(&PULL), "Reads dead letters; they stay where they are."),
     may("policy", Kind::Map(&ASK), "Asks whether a policy would allow it, and counts nothing."),
+    may("approval", Kind::Map(&APPROVAL), "Waits until people have approved it."),
 ];
 
 /// What makes a step run again and again.
@@ -1103,6 +1124,7 @@ const IN_WORKERS: &[Field] = &[
     may("sql", Kind::Tree, "Not run yet at the edge."),
     may("send_template", Kind::Tree, "Not run yet at the edge."),
     may("policy", Kind::Tree, "Not run yet at the edge."),
+    may("approval", Kind::Tree, "Not run yet at the edge."),
     may("parallel", Kind::Tree, "Not run yet at the edge."),
     may("compensate", Kind::Tree, "Not run yet at the edge."),
     may("queue_pull", Kind::Tree, "Not run yet at the edge."),
@@ -1268,6 +1290,36 @@ static ASK: Shape = Shape {
     choices: &[],
 };
 
+static APPROVAL: Shape = Shape {
+    name: "approval_step",
+    doc: "Waits until people have approved it; what is rejected or expires ends the job with nothing done.",
+    fields: &[&[
+        must("title", Kind::Template, "One line that says what is to be decided; may have templates."),
+        may("show", Kind::Body, "What people see of the event to decide it."),
+        may("of", Kind::List(&Kind::Text), "Who may decide, by name; anybody with access if not given."),
+        may(
+            "need",
+            Kind::Int { min: 1, max: NEED_MAX as i64 },
+            "So many different people must approve; 1 if not given. One is enough to reject.",
+        ),
+        may("expires", span(MILLISECOND), "How long it may be decided; 24h if not given."),
+        may("on_expiry", Kind::Choice(ON_EXPIRY), "What it means that nobody decided in time; reject if not given."),
+        may("remind", span(MILLISECOND), "So long before it expires the channel is told again."),
+        may("slack", Kind::Map(&APPROVAL_SLACK), "The channel where people are asked, with buttons."),
+    ]],
+    choices: &[],
+};
+
+static APPROVAL_SLACK: Shape = Shape {
+    name: "approval_channel",
+    doc: "A channel of Slack where people are asked.",
+    fields: &[&[
+        must("integration", Kind::Name, "The integration of `clinch.yml` with `message: slack`."),
+        must("channel", Kind::Text, "The channel, such as `C0123456789` or `#approvals`."),
+    ]],
+    choices: &[],
+};
+
 const STEP_NAME: &[Field] = &[
     may("name", Kind::Name, "Unique among the steps of its file."),
     may("id", Kind::Name, "The same as `name`."),
@@ -1299,24 +1351,6 @@ const OF_BRANCHES: &[&str] = &[
     "approval",
     "parallel",
     "steps",
-];
-
-/// Those that this version runs.
-pub(super) const RUN: &[&str] = &[
-    "http",
-    "uses",
-    "transform",
-    "validate",
-    "enrich",
-    "delay",
-    "dedup_key",
-    "setnx",
-    "sql",
-    "send_template",
-    "policy",
-    "queue",
-    "queue_pull",
-    "parallel",
 ];
 
 /// What may stand after `run:`, each with the short form that it is another spelling of. What it is given is below `with:`.
@@ -1361,10 +1395,9 @@ const SCRIPT: &[Field] = &[
     ),
 ];
 
-const LATER: &[Field] = &[
+const NAMED: &[Field] = &[
     may("run", Kind::NamedAction, "An action by its name, such as `store.setnx`: another spelling of `setnx:`."),
     may("with", Kind::Tree, "With `run`: what the action is given, as below its short form."),
-    may("approval", Kind::Tree, "Asks a person. Not run yet."),
 ];
 
 const NAME_CHOICE: Choose = Choose {

@@ -295,6 +295,26 @@ pub struct Settings {
     pub egress: Vec<Allowed>,
     pub kv: Vec<SharedStore>,
     pub safe_mode: SafeModeRule,
+    /// Whether people may decide in Slack.
+    pub approvals: Option<SlackButtons>,
+}
+
+/// `approvals: {slack: …}` of `clinch.yml`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlackButtons {
+    /// The name of the secret that Slack signs requests with.
+    pub signing_secret: String,
+    /// Names of people, by the id of their Slack user.
+    pub users: Vec<(String, String)>,
+}
+
+impl SlackButtons {
+    /// Where Slack sends what somebody pressed.
+    pub const PATH: &str = "/slack/actions";
+
+    pub fn person(&self, user: &str) -> Option<&str> {
+        self.users.iter().find(|(id, _)| id == user).map(|(_, name)| name.as_str())
+    }
 }
 
 /// The files of a certificate and its key, as they are written: below the workspace, unless they begin with `/`.
@@ -392,6 +412,7 @@ pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
         integrations: Vec::new(),
         safe_templates: Vec::new(),
         safe_circuits: Vec::new(),
+        has_buttons: false,
         sources: Vec::new(),
         schemas: BTreeMap::new(),
         templates: BTreeMap::new(),
@@ -459,6 +480,7 @@ impl Found {
                 let file = settings_file::read(&root, report);
                 (self.settings, parts.kv) = (file.settings, file.kv);
                 (self.integrations, parts.integrations) = (file.integrations, file.integration_names);
+                parts.has_buttons = self.settings.approvals.is_some();
                 parts.sources.extend(file.sources);
                 parts.safe_templates = file.safe_templates;
                 parts.safe_circuits = file.safe_circuits;
@@ -472,13 +494,11 @@ impl Found {
                 parts.flows.push(flow);
             }
             FileKind::Worker => {
-                let mut worker = worker_file::read(root, &self.integrations, report);
-                self.refuse(report, std::mem::take(&mut worker.refusals));
+                let worker = worker_file::read(root, &self.integrations, report);
                 parts.workers.push(worker);
             }
             FileKind::Playbook => {
-                let (playbook, mut worker) = playbook_file::read(root, &self.integrations, report);
-                self.refuse(report, std::mem::take(&mut worker.refusals));
+                let (playbook, worker) = playbook_file::read(root, &self.integrations, report);
                 parts.playbooks.push(playbook);
                 parts.workers.push(worker);
             }

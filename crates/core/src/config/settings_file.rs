@@ -9,7 +9,7 @@ use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
 use super::yaml::{Key, Node};
-use super::{ConnectionLimits, Encryption, Settings, SharedStore, TlsRule};
+use super::{ConnectionLimits, Encryption, Settings, SharedStore, SlackButtons, TlsRule};
 use crate::breaker::BreakerRule;
 use crate::budget::Allowance;
 use crate::egress::Allowed;
@@ -57,6 +57,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             encryption: read_encryption(reader),
             egress: reader.map("egress").and_then(|map| map.or("allow", Vec::new(), allowed)).unwrap_or_default(),
             safe_mode: reader.map("safe_mode").and_then(read_safe_mode).unwrap_or_default(),
+            approvals: reader.map("approvals").and_then(read_approvals),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -244,6 +245,14 @@ fn read_encryption(settings: Reader<'_>) -> Option<Encryption> {
     Some(Encryption::Keys {
         key: map.must("key", value::variable)?,
         older: older.iter().filter_map(|node| value::variable(node, "older").ok()).collect(),
+    })
+}
+
+fn read_approvals(approvals: Reader<'_>) -> Option<SlackButtons> {
+    let slack = approvals.map("slack")?;
+    Some(SlackButtons {
+        signing_secret: slack.must("signing_secret", value::variable)?,
+        users: slack.must("users", value::renames)?,
     })
 }
 

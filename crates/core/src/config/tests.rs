@@ -1,6 +1,7 @@
 //! Whole workspaces: what loads, and everything that is said when one does not.
 
 use super::*;
+use crate::approval::{OnExpiry, Rule};
 use crate::budget::{OnExhausted, Per};
 use crate::effect::Idempotency;
 use crate::expr::Expr;
@@ -173,15 +174,6 @@ fn the_files_of_the_tutorial_load_unchanged() {
     assert!(unsaid.help.is_some_and(|help| help.contains("`verify: none`")));
 }
 
-#[test]
-fn what_cannot_run_yet_loads_and_is_refused_by_name() {
-    let files = with_step("{name: ask, approval: {by: x}}");
-    let said: Vec<String> = loaded(&files).refusals().iter().map(|problem| problem.message.clone()).collect();
-    assert_eq!(said, ["step `ask` uses `approval`, which this version of clinch cannot run yet"]);
-    let refusal = loaded(&files).refusals()[0].clone();
-    assert_eq!((refusal.severity, refusal.help.as_deref()), (Severity::Warning, Some("remove it or use `http:`")));
-}
-
 /// A worker with a schedule and one step.
 fn scheduled(schedule: &str, step: &str) -> Files {
     let worker = format!("name: nightly\nschedule: {schedule}\nrun:\n  - {step}\n");
@@ -273,16 +265,6 @@ fn c8_a_pull_from_where_nothing_dies_is_told() {
     let found: Vec<Code> = problems(&files).iter().map(|problem| problem.code).collect();
     assert!(found.contains(&Code::NoDeadLetters), "{found:?}");
     assert!(loaded(&files).refusals().is_empty());
-}
-
-#[test]
-fn every_later_kind_of_step_loads_in_both_spellings() {
-    for step in ["{name: a, approval: {by: x}}"] {
-        let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {step}\n");
-        let workspace = loaded(&with(&[("workers/post.yml", &worker)]));
-        assert_eq!(workspace.refusals().len(), 1, "{step}");
-        assert!(matches!(workspace.workers[0].steps[0].action, Action::NotYet(_)), "{step}");
-    }
 }
 
 const PARTED: &str = "\
@@ -398,8 +380,6 @@ fn c9_branches_do_not_part_again_and_are_not_too_many() {
     let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - name: all\n    parallel: [{many}]\n");
     let files = with(&[("workers/post.yml", &worker)]);
     check(&files, "workers/post.yml:5:5", Code::OutOfRange, "`parallel` has 21 branches", "at most 20");
-    let later = with(&[("workers/post.yml", &PARTED.replace("delay: 10m", "approval: {by: x}"))]);
-    assert_eq!(loaded(&later).refusals().len(), 1, "what cannot be run is found inside branches too");
 }
 
 const UNDONE: &str = "\
@@ -599,7 +579,6 @@ run:
     http: {url: 'https://a.b', body_from: 'secrets.F'}
   - {name: c, http: {url: 'https://a.b', body: 'x ${secrets.G}'}}
   - {name: d, uses: node:18, script: x, env: {A: '${secrets.H}'}}
-  - {name: e, approval: {by: '${secrets.NOT_NEEDED}'}}
 ";
     let secrets = loaded(&with(&[("workers/post.yml", worker)])).secrets;
     assert_eq!(secrets.into_iter().collect::<String>(), "ABCDEFGH");
@@ -1921,6 +1900,77 @@ integrations:
   chat: {message: slack, auth: {bearer: '${secrets.SLACK}'}}
   crm: {base_url: 'https://crm.example'}
 ";
+
+fn with_approval(settings: &str, approval: &str) -> Files {
+    let worker = format!("name: w\nconsumes: {{queue: orders}}\nrun:\n  - {{name: a, approval: {{{approval}}}}}\n");
+    with(&[("clinch.yml", &format!("{MAIL}{settings}")), ("workers/post.yml", &worker)])
+}
+
+#[test]
+fn g2_an_approval_says_what_is_decided_by_whom_and_until_when() {
+    let all = "title: 'Cart {{ body.cart }}', show: {total: '{{ body.total }}'}, of: [maya, omar], need: 2, expires: 4h, \
+               on_expiry: approve, remind: 30m, slack: {integration: chat, channel: C1}";
+    let buttons = "approvals: {slack: {signing_secret: '${secrets.SIGNING}', users: {U01: maya}}}\n";
+    let workspace = loaded(&with_approval(buttons, all));
+    let Action::Approval(approval) = &workspace.workers[0].steps[0].action else { panic!("an approval") };
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    assert_eq!(
+        approval.rule,
+        Rule {
+            of: vec!["maya".into(), "omar".into()],
+            need: 2,
+            expires: hours(4),
+            on_expiry: OnExpiry::Approve,
+            remind: Some(hours(1) / 2)
+        }
+    );
+    assert_eq!(approval.slack.as_ref().map(|slack| (&*slack.partner.name, &*slack.channel)), Some(("chat", "C1")));
+    let slack = workspace.settings.approvals.as_ref().expect("buttons");
+    assert_eq!(
+        (slack.signing_secret.as_str(), slack.person("U01"), slack.person("U02")),
+        ("SIGNING", Some("maya"), None)
+    );
+    let workspace = loaded(&with_approval("", "title: x"));
+    let Action::Approval(usual) = &workspace.workers[0].steps[0].action else { panic!("an approval") };
+    assert_eq!((usual.rule.need, usual.rule.expires, usual.rule.on_expiry), (1, hours(24), OnExpiry::Reject));
+    assert!(usual.slack.is_none() && workspace.settings.approvals.is_none());
+}
+
+#[test]
+fn g2_an_approval_that_nobody_can_give_or_hears_of_is_told() {
+    let check = |approval: &str, place: &str, code, said: &str, help: &str| {
+        check(&with_approval("", approval), &format!("workers/post.yml:4:{place}"), code, said, help);
+    };
+    check("of: [maya]", "15", Code::MissingKey, "`title`", "title");
+    check(
+        "title: x, of: [maya, maya], need: 2",
+        "60",
+        Code::OutOfRange,
+        "`need` is 2, but `of` names 1 people",
+        "name more people",
+    );
+    check("title: x, remind: 5m", "36", Code::MissingKey, "`remind` needs `slack`", "or remove `remind`");
+    check(
+        "title: x, slack: {integration: crm, channel: C1}",
+        "57",
+        Code::BadMailServer,
+        "integration `crm` is not Slack",
+        "add `message: slack` below `crm:`",
+    );
+    check(
+        "title: 'x ${secrets.TOKEN}'",
+        "33",
+        Code::BadExpression,
+        "people would see a secret",
+        "remove `secrets` from it",
+    );
+    let taken = "sources: {actions: {verify: none, path: /slack/actions}}\n\
+                 approvals: {slack: {signing_secret: '${secrets.SIGNING}', users: {U01: maya}}}\n";
+    let files = with_approval(taken, "title: x");
+    let found = problems(&files);
+    let told = |problem: &Problem| problem.code == Code::DuplicateRoute && problem.message.contains("/slack/actions");
+    assert!(found.iter().any(told), "{found:#?}");
+}
 
 fn with_mail(integration: &str, template: &str, files: &[(&'static str, &str)]) -> Files {
     let step = format!(

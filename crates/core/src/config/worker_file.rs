@@ -1,15 +1,17 @@
 //! `workers/*.yml`.
 
-use super::dialect::{ACTIONS, DETAILS, RUN, WORKER};
+use super::dialect::{ACTIONS, DETAILS, WORKER};
 use super::integration;
 use super::named_action;
 use super::nearest::nearest;
 use super::problem::{Code, Problem, Report, Span, shown};
 use super::read::{Reader, Spot, word};
 use super::shape;
+use super::source::texts;
 use super::spelling;
 use super::value::{self, Names};
 use super::yaml::{Node, Value};
+use crate::approval::{ApprovalAction, EXPIRES_DEFAULT, OnExpiry, Rule, SlackChannel};
 use crate::budget::{Allowance, OnExhausted, Per, RetryBudget, WINDOW_DEFAULT};
 use crate::dedup::{self, DedupRule, Reading};
 use crate::effect::Idempotency;
@@ -58,7 +60,6 @@ pub(super) struct WorkerFile {
     /// The runtimes that its scripts need.
     pub runtimes: Vec<Spot<Runtime>>,
     pub worker: Option<Worker>,
-    pub refusals: Vec<Problem>,
 }
 
 pub(super) fn read(root: Node, integrations: &[Arc<Integration>], report: &mut Report<'_>) -> WorkerFile {
@@ -103,7 +104,6 @@ pub(super) fn read_steps(
         policies: policies(reader),
         runtimes: acts(reader).filter_map(|step| step.spot("uses", value::runtime)).collect(),
         worker: trigger.and_then(|trigger| read_worker(reader, trigger, integrations)),
-        refusals: refusals(reader),
     };
     let mut found = unknown_steps(reader, &file.step_names);
     found.extend(list(reader).flat_map(parted_wrongly));
@@ -120,6 +120,7 @@ pub(super) fn read_steps(
     found.extend(acts(reader).filter_map(|step| no_channel(step, integrations)));
     found.extend(acts(reader).filter_map(|step| no_carrier(step, integrations)));
     found.extend(acts(reader).flat_map(no_such_field));
+    found.extend(steps(reader).flat_map(|step| undecidable(step, integrations)));
     found.into_iter().for_each(|problem| report.add(problem));
     file
 }
@@ -147,8 +148,9 @@ fn acts<'a>(worker: Reader<'a>) -> impl Iterator<Item = Reader<'a>> + Clone {
     steps(worker).flat_map(|step| std::iter::once(step).chain(step.map("compensate")))
 }
 
-fn called(worker: Reader<'_>) -> Vec<Spot<String>> {
-    let steps = acts(worker).filter_map(|step| step.map("http").or(step.map("send_template")));
+fn called<'a>(worker: Reader<'a>) -> Vec<Spot<String>> {
+    let in_slack = |step: Reader<'a>| step.map("approval").and_then(|approval| approval.map("slack"));
+    let steps = acts(worker).filter_map(|step| step.map("http").or(step.map("send_template")).or(in_slack(step)));
     steps.filter_map(|called| called.spot("integration", value::name)).collect()
 }
 
@@ -267,10 +269,7 @@ fn read_budget(retry: Reader<'_>, worker: &str) -> Option<Option<RetryBudget>> {
 }
 
 fn read_step(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Step> {
-    let action = match not_yet(step) {
-        Some((what, _)) => Action::NotYet(what),
-        None => read_action(step, integrations)?,
-    };
+    let action = read_action(step, integrations)?;
     let compensate = match step.map("compensate") {
         Some(undo) => Some(read_action(undo, integrations)?),
         None => None,
@@ -361,6 +360,9 @@ fn read_action(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Ac
         let read = PolicyAction { policy: ask.must("use", value::name)?, channel: ask.may("channel", value::name)? };
         return ask.is_sound().then_some(Action::Policy(read));
     }
+    if let Some(approval) = step.map("approval") {
+        return Some(Action::Approval(Box::new(read_approval(approval, integrations)?)));
+    }
     read_delay(step).map(Action::Delay)
 }
 
@@ -371,6 +373,31 @@ fn read_queue(queue: Reader<'_>) -> Option<QueueAction> {
     };
     let read = QueueAction { queue: queue.must("name", value::name)?, body, key: queue.may("key_from", value::expr)? };
     queue.is_sound().then_some(read)
+}
+
+fn read_approval(approval: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<ApprovalAction> {
+    let slack = match approval.map("slack") {
+        None => None,
+        Some(slack) => {
+            let name = slack.must("integration", value::name)?;
+            let partner = integrations.iter().find(|known| *known.name == *name)?.clone();
+            Some(SlackChannel { partner, channel: slack.must("channel", value::text)?.to_string() })
+        }
+    };
+    let ends = [("reject", OnExpiry::Reject), ("approve", OnExpiry::Approve)];
+    let read = ApprovalAction {
+        rule: Rule {
+            of: approval.or("of", Vec::new(), texts)?,
+            need: u32::try_from(approval.or("need", 1, value::int)?).ok()?,
+            expires: approval.or("expires", EXPIRES_DEFAULT, value::duration)?,
+            on_expiry: approval.or("on_expiry", OnExpiry::Reject, word(&ends))?,
+            remind: approval.may("remind", value::duration)?,
+        },
+        title: approval.must("title", value::template)?,
+        show: approval.or("show", Tree::Map(Vec::new()), value::tree)?,
+        slack,
+    };
+    approval.is_sound().then_some(read)
 }
 
 fn read_enrich(enrich: Reader<'_>) -> Option<Action> {
@@ -418,7 +445,7 @@ fn read_sql(sql: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<SqlAct
 }
 
 fn read_dedup_key(dedup: Reader<'_>) -> Option<DedupRule> {
-    let listed = |name: &str| dedup.map("normalise").map_or(Vec::new(), |map| texts(map, name));
+    let listed = |name: &str| dedup.map("normalise").map_or(Vec::new(), |map| fields(map, name));
     let (emails, phones) = (listed("email"), listed("phone"));
     let country = match dedup.map("normalise") {
         Some(map) => map.may("country", value::country)?,
@@ -443,14 +470,14 @@ fn read_dedup_key(dedup: Reader<'_>) -> Option<DedupRule> {
     dedup.is_sound().then_some(DedupRule { owner: String::new(), fields })
 }
 
-fn texts<'n>(map: Reader<'n>, name: &str) -> Vec<&'n str> {
+fn fields<'n>(map: Reader<'n>, name: &str) -> Vec<&'n str> {
     map.node.get(name).map_or(&[][..], Node::items).iter().filter_map(Node::text).collect()
 }
 
 /// What is said of a field must be said of one that is there, and a stretch of time needs a moment.
 fn no_such_field(step: Reader<'_>) -> Vec<Problem> {
     let Some(dedup) = step.map("dedup_key").filter(Reader::is_sound) else { return Vec::new() };
-    let fields = texts(dedup, "fields");
+    let fields = fields(dedup, "fields");
     let mut found = Vec::new();
     if fields.len() > dedup::FIELDS_MAX
         && let Some((key, _)) = dedup.node.entry("fields")
@@ -634,28 +661,6 @@ fn read_body(http: Reader<'_>) -> Option<HttpBody> {
     })
 }
 
-/// What this version cannot run of a step, and where it says so.
-fn not_yet(step: Reader<'_>) -> Option<(&'static str, Span)> {
-    // A named action that is known was read as its short form; another was told.
-    let later = ACTIONS.iter().filter(|action| !RUN.contains(action) && **action != "run");
-    let later = later.filter_map(|name| step.node.entry(name).map(|(key, _)| (*name, key.span)));
-    later.min_by_key(|(_, span)| span.start)
-}
-
-fn refusals(worker: Reader<'_>) -> Vec<Problem> {
-    let mut found = Vec::new();
-    let mut refuse = |span: Span, said: String, help: &str| {
-        let said = format!("{said}, which this version of clinch cannot run yet");
-        found.push(Problem::warning(Code::NotYet, span, said).label("not available yet").help(help));
-    };
-    for step in named(worker).filter(Reader::is_sound) {
-        let Some((what, span)) = not_yet(step) else { continue };
-        let name = step.step_name().map_or(String::new(), |name| format!(" `{}`", name.value));
-        refuse(span, format!("step{name} uses `{what}`"), "remove it or use `http:`");
-    }
-    found
-}
-
 /// Branches do not part again, and there are not too many of them.
 fn parted_wrongly(step: Reader<'_>) -> Vec<Problem> {
     let inside = step.maps("parallel").flat_map(|branch| std::iter::once(branch).chain(branch.maps("steps")));
@@ -731,7 +736,7 @@ fn items_of_nothing(worker: Reader<'_>) -> Vec<Problem> {
 /// Only what does something outside can be undone.
 fn nothing_to_undo(step: Reader<'_>) -> Option<Problem> {
     let (key, _) = step.node.entry("compensate")?;
-    let inward = RUN.iter().filter(|name| !["http", "sql", "uses"].contains(name)).chain(&["steps"]);
+    let inward = ACTIONS.iter().filter(|name| !["http", "sql", "uses"].contains(name)).chain(&["steps"]);
     let (action, _) = inward.filter_map(|name| step.node.entry(name)).next()?;
     let help = match action.text.as_str() {
         "parallel" | "steps" => "move it to the steps inside that it undoes",
@@ -745,7 +750,8 @@ fn nothing_to_undo(step: Reader<'_>) -> Option<Problem> {
 /// Only what does something outside is under a policy.
 fn nothing_to_rule_over(step: Reader<'_>) -> Option<Problem> {
     let (key, _) = step.node.entry("policies")?;
-    let inward = RUN.iter().filter(|name| !["http", "sql", "uses", "send_template"].contains(name)).chain(&["steps"]);
+    let inward =
+        ACTIONS.iter().filter(|name| !["http", "sql", "uses", "send_template"].contains(name)).chain(&["steps"]);
     let (action, _) = inward.filter_map(|name| step.node.entry(name)).next()?;
     let help = match action.text.as_str() {
         "parallel" | "steps" => "move it to the steps inside that are under it",
@@ -758,7 +764,7 @@ fn nothing_to_rule_over(step: Reader<'_>) -> Option<Problem> {
 
 /// `with`, `env` and `script` say more about an action that is not there.
 fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
-    let mut others = RUN.iter().filter(|name| **name != "uses").chain(&["steps"]);
+    let mut others = ACTIONS.iter().filter(|name| !["uses", "run"].contains(name)).chain(&["steps"]);
     let Some((action, _)) = others.find_map(|name| step.node.entry(name)) else {
         return Vec::new();
     };
@@ -838,6 +844,48 @@ fn no_channel(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Pro
     })
 }
 
+/// An approval that cannot be given, or of which nobody hears.
+fn undecidable(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Vec<Problem> {
+    let Some(approval) = step.map("approval") else { return Vec::new() };
+    let mut found = Vec::new();
+    if let (Some(of), Some(need)) = (approval.may("of", texts).flatten(), approval.spot("need", value::int)) {
+        let people: BTreeSet<&String> = of.iter().collect();
+        if i64::try_from(people.len()).is_ok_and(|people| people < need.value) {
+            let said = format!("`need` is {}, but `of` names {} people", need.value, people.len());
+            let problem = Problem::error(Code::OutOfRange, need.span, said).label("can never be approved");
+            found.push(problem.help("name more people, or need fewer"));
+        }
+    }
+    if let Some((key, _)) = approval.node.entry("remind").filter(|_| !approval.has("slack")) {
+        let problem = Problem::error(Code::MissingKey, key.span, "`remind` needs `slack`").label("nobody is told");
+        found.push(problem.help("add `slack: {integration: NAME, channel: CHANNEL}`, or remove `remind`"));
+    }
+    let (title, show) = (approval.spot("title", value::template), approval.spot("show", value::tree));
+    let in_title = title.filter(|title| !title.value.secrets().is_empty()).map(|title| title.span);
+    let in_show = show.filter(|show| {
+        let mut secrets = BTreeSet::new();
+        tree_secrets(&show.value, &mut secrets);
+        !secrets.is_empty()
+    });
+    for span in in_title.into_iter().chain(in_show.map(|show| show.span)) {
+        let problem =
+            Problem::error(Code::BadExpression, span, "people would see a secret").label("is shown to people");
+        found.push(problem.help("remove `secrets` from it"));
+    }
+    let named = approval.map("slack").and_then(|slack| slack.spot("integration", value::name));
+    // An integration that is not there is a problem of its own.
+    let known = named.and_then(|named| {
+        let known = integrations.iter().find(|known| *known.name == *named.value)?;
+        Some((named, known))
+    });
+    if let Some((named, _)) = known.filter(|(_, known)| !matches!(known.channel, Some(Channel::Slack))) {
+        let said = format!("integration `{}` is not Slack", named.value);
+        let help = format!("add `message: slack` below `{}:` in clinch.yml", named.value);
+        found.push(Problem::error(Code::BadMailServer, named.span, said).label("has no `message: slack`").help(help));
+    }
+    found
+}
+
 /// Where a step has expressions, and where templates.
 const EXPRS: &[&[&str]] = &[
     &["if"],
@@ -859,6 +907,8 @@ const TEMPLATES: &[&[&str]] = &[
     &["sql", "params"],
     &["send_template", "to"],
     &["send_template", "with"],
+    &["approval", "title"],
+    &["approval", "show"],
     &["env"],
 ];
 
@@ -1005,7 +1055,7 @@ fn timeout(action: &Action) -> Duration {
         Action::Delay(_) | Action::DedupKey(_) | Action::Setnx(_) | Action::Queue(_) | Action::Pull(_) => {
             Duration::ZERO
         }
-        Action::Policy(_) | Action::Parallel(_) | Action::NotYet(_) => Duration::ZERO,
+        Action::Policy(_) | Action::Approval(_) | Action::Parallel(_) => Duration::ZERO,
     }
 }
 
@@ -1013,6 +1063,7 @@ fn timeout(action: &Action) -> Duration {
 pub(super) fn delays(worker: &Worker) -> Duration {
     along(&worker.steps, &|action| match action {
         Action::Delay(DelayAction::For(pause)) => *pause,
+        Action::Approval(approval) => approval.rule.expires,
         _ => Duration::ZERO,
     })
 }
@@ -1027,10 +1078,10 @@ fn along(steps: &[Step], time: &dyn Fn(&Action) -> Duration) -> Duration {
     times.fold(Duration::ZERO, Duration::saturating_add)
 }
 
-/// The secrets that the steps read which can run.
+/// The secrets that its steps read.
 pub(super) fn secrets(worker: &Worker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for step in worker.all_steps().filter(|step| !matches!(step.action, Action::NotYet(_))) {
+    for step in worker.all_steps() {
         let of_branches = step.branches().iter().filter_map(|branch| branch.when.as_ref());
         let lists = step.each.iter().map(|each| &each.list);
         found.extend(step.when.iter().chain(of_branches).chain(lists).flat_map(|expr| Names::of_expr(expr).secrets));
@@ -1069,11 +1120,12 @@ fn action_secrets(action: &Action, found: &mut BTreeSet<String>) {
             };
             found.extend(body.into_iter().chain(&queue.key).flat_map(|expr| Names::of_expr(expr).secrets));
         }
-        Action::Delay(DelayAction::For(_))
+        // People see what an approval reads, so it reads none.
+        Action::Approval(_)
+        | Action::Delay(DelayAction::For(_))
         | Action::Pull(_)
         | Action::Policy(_)
-        | Action::Parallel(_)
-        | Action::NotYet(_) => {}
+        | Action::Parallel(_) => {}
     }
 }
 

@@ -356,3 +356,42 @@ CREATE TABLE control (
     actor text NOT NULL
 );
 CREATE SEQUENCE control_version;
+
+-- What people are asked. state: 0 pending, 1 approved, 2 rejected, 3 expired, 4 cancelled. on_expiry: 0 reject, 1 approve.
+-- Nothing of the event is in it: what people see is put together again from the event. Few, so not in spans: they go with
+-- the row of their job. Whoever decides one has locked its job before.
+CREATE TABLE approval (
+    job bigint NOT NULL,
+    asked_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    remind_at bigint,
+    -- When people are to be told of it; how often they were.
+    tell_at bigint,
+    decided_at bigint,
+    told integer NOT NULL DEFAULT 0,
+    need integer NOT NULL,
+    state smallint NOT NULL,
+    on_expiry smallint NOT NULL,
+    step text COLLATE "C" NOT NULL,
+    flow text NOT NULL,
+    voters text NOT NULL,
+    requester text,
+    integration text,
+    channel text,
+    decided_by text,
+    reason text,
+    PRIMARY KEY (job, step)
+);
+CREATE INDEX approval_pending ON approval (expires_at) WHERE state = 0;
+CREATE INDEX approval_tell ON approval (tell_at) WHERE tell_at IS NOT NULL;
+
+-- One person, one vote. vote: 1 approve, 2 reject, 3 cancel.
+CREATE TABLE vote (
+    job bigint NOT NULL,
+    at bigint NOT NULL,
+    vote smallint NOT NULL,
+    step text COLLATE "C" NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL,
+    PRIMARY KEY (job, step, actor)
+);

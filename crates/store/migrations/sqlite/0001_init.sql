@@ -215,3 +215,41 @@ CREATE TABLE control (
     actor TEXT NOT NULL,
     until INTEGER
 ) WITHOUT ROWID, STRICT;
+
+-- What people are asked. state: 0 pending, 1 approved, 2 rejected, 3 expired, 4 cancelled. on_expiry: 0 reject, 1 approve.
+-- Nothing of the event is in it: what people see is put together again from the event.
+CREATE TABLE approval (
+    job INTEGER NOT NULL,
+    step TEXT NOT NULL,
+    flow TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    voters TEXT NOT NULL,
+    need INTEGER NOT NULL,
+    on_expiry INTEGER NOT NULL,
+    requester TEXT,
+    asked_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    remind_at INTEGER,
+    integration TEXT,
+    channel TEXT,
+    -- When people are to be told of it; how often they were.
+    tell_at INTEGER,
+    told INTEGER NOT NULL DEFAULT 0,
+    decided_at INTEGER,
+    decided_by TEXT,
+    reason TEXT,
+    PRIMARY KEY (job, step)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX approval_pending ON approval (expires_at) WHERE state = 0;
+CREATE INDEX approval_tell ON approval (tell_at) WHERE tell_at IS NOT NULL;
+
+-- One person, one vote. vote: 1 approve, 2 reject, 3 cancel.
+CREATE TABLE vote (
+    job INTEGER NOT NULL,
+    step TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    vote INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    PRIMARY KEY (job, step, actor)
+) WITHOUT ROWID, STRICT;

@@ -6,9 +6,11 @@ use super::rows::{
     DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, effect_status, reason_number, text,
 };
 use super::{Fault, audit, migrate};
-use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
+use crate::approval::{Place, spelt, vote_number};
+use crate::moving::{AdmissionPart, ApprovalPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError};
+use clinch_core::approval::{Ballot, OnExpiry};
 use clinch_core::control::Control;
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::JobId;
@@ -50,7 +52,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      budget, schedule, admission, sender_token, person, control";
+                      budget, schedule, admission, sender_token, person, control, approval, vote";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -262,6 +264,8 @@ impl Target {
             ("attempts", "count(*) FROM attempt"),
             ("effects", "count(DISTINCT (job, name)) FROM effect"),
             ("late answers", "count(*) FROM late_answer"),
+            ("approvals", "count(*) FROM approval"),
+            ("votes", "count(*) FROM vote"),
             ("deliveries", "count(*) FROM delivery"),
             ("audit rows", "count(*) FROM audit"),
             ("set keys", "count(*) FROM once"),
@@ -381,6 +385,7 @@ async fn insert_all(client: &Client, events: &[EventPart]) -> Sql<()> {
     insert_attempts(client, &jobs).await?;
     insert_effects(client, &jobs).await?;
     insert_late(client, &jobs).await?;
+    insert_approvals(client, &jobs).await?;
     insert_deliveries(client, events).await
 }
 
@@ -560,6 +565,62 @@ async fn insert_late(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
             &column(&rows, |(_, late)| effect_number(&late.state)),
             &column(&rows, |(_, late)| text(&late.step)),
             &column(&receipts, |receipt| receipt.as_ref().map(|(_, body)| &body[..])),
+        ],
+    )
+    .await
+}
+
+async fn insert_approvals(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()> {
+    let rows: Vec<&ApprovalPart> = jobs.iter().flat_map(|(_, job)| &job.approvals).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    fn place(part: &ApprovalPart) -> Option<&Place> {
+        part.row.place.as_ref()
+    }
+    let decided = |part: &&ApprovalPart| part.row.decision.clone();
+    write(
+        client,
+        "INSERT INTO approval (job, step, flow, state, voters, need, on_expiry, requester, asked_at, expires_at, remind_at,
+                               integration, channel, tell_at, told, decided_at, decided_by, reason)
+         SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::smallint[], $5::text[], $6::integer[], $7::smallint[],
+                              $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::bigint[],
+                              $15::integer[], $16::bigint[], $17::text[], $18::text[])",
+        &[
+            &column(&rows, |part| part.row.id.job.number().cast_signed()),
+            &column(&rows, |part| text(&part.row.id.step)),
+            &column(&rows, |part| text(&part.row.flow)),
+            &column(&rows, |part| part.row.decision.as_ref().map_or(0, |decision| decision.verdict.number())),
+            &column(&rows, |part| spelt(&part.row.of)),
+            &column(&rows, |part| number(part.row.need)),
+            &column(&rows, |part| i16::from(part.row.on_expiry == OnExpiry::Approve)),
+            &column(&rows, |part| part.row.requester.as_deref().map(text)),
+            &column(&rows, |part| part.row.asked_at.as_micros()),
+            &column(&rows, |part| part.row.expires_at.as_micros()),
+            &column(&rows, |part| part.remind_at.map(Timestamp::as_micros)),
+            &column(&rows, |part| place(part).map(|place| text(&place.integration))),
+            &column(&rows, |part| place(part).map(|place| text(&place.channel))),
+            &column(&rows, |part| part.tell_at.map(Timestamp::as_micros)),
+            &column(&rows, |part| number(part.row.told)),
+            &column(&rows, |part| decided(part).map(|decision| decision.at.as_micros())),
+            &column(&rows, |part| decided(part).map(|decision| decision.by)),
+            &column(&rows, |part| decided(part).map(|decision| decision.reason)),
+        ],
+    )
+    .await?;
+    let votes: Vec<(&ApprovalPart, &Ballot)> =
+        rows.iter().flat_map(|part| part.row.ballots.iter().map(move |ballot| (*part, ballot))).collect();
+    write(
+        client,
+        "INSERT INTO vote (job, step, actor, vote, at, reason)
+         SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::smallint[], $5::bigint[], $6::text[])",
+        &[
+            &column(&votes, |(part, _)| part.row.id.job.number().cast_signed()),
+            &column(&votes, |(part, _)| text(&part.row.id.step)),
+            &column(&votes, |(_, ballot)| text(&ballot.actor)),
+            &column(&votes, |(_, ballot)| vote_number(ballot.vote)),
+            &column(&votes, |(_, ballot)| ballot.at.as_micros()),
+            &column(&votes, |(_, ballot)| text(&ballot.reason)),
         ],
     )
     .await

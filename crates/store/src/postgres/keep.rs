@@ -314,6 +314,8 @@ async fn remove(
     )
     .await?;
     line.query("DELETE FROM late_answer WHERE job = ANY($1)", &[&jobs]).await?;
+    line.query("DELETE FROM vote WHERE job = ANY($1)", &[&jobs]).await?;
+    line.query("DELETE FROM approval WHERE job = ANY($1)", &[&jobs]).await?;
     let jobs: Vec<i64> = jobs.into_iter().filter(|job| !stays(*job)).collect();
     let mut events: Vec<i64> = Vec::new();
     let mut keys: Vec<Option<&[u8]>> = Vec::new();

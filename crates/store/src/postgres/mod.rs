@@ -6,6 +6,7 @@
 
 mod accept;
 mod admit;
+mod approval;
 mod audit;
 mod batch;
 mod bucket;
@@ -48,12 +49,14 @@ mod wake;
 
 pub use verify::verify;
 
+use crate::approval::{ApprovalFilter, ApprovalPage, Undecided};
 use crate::read::*;
 use crate::seal::Sealer;
 use crate::*;
 use accept::Accepts;
 use async_trait::async_trait;
 use batch::Batcher;
+use clinch_core::approval::ApprovalId;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
@@ -603,6 +606,31 @@ impl Store for PostgresStore {
         self.shared.done(began, admit::give_back(&self.shared, lease, not_done.as_deref()).await)
     }
 
+    async fn ask_approval(&self, lease: LeaseRef, ask: ApprovalAsk) -> Result<Option<Asked>> {
+        let began = Instant::now();
+        self.shared.done(began, approval::ask(&self.shared, lease, &ask).await)
+    }
+
+    async fn decide(&self, ask: DecideAsk) -> Result<Decided> {
+        let began = Instant::now();
+        self.shared.done(began, approval::decide(&self.shared, &ask).await)
+    }
+
+    async fn expire_approvals(&self, now: Timestamp, most: usize) -> Result<Vec<ApprovalRow>> {
+        let began = Instant::now();
+        self.shared.done(began, approval::expire(&self.shared, now, most).await)
+    }
+
+    async fn tell_approvals(&self, ask: TellAsk) -> Result<Vec<ApprovalRow>> {
+        let began = Instant::now();
+        self.shared.done(began, approval::tell(&self.shared, &ask).await)
+    }
+
+    async fn told_approvals(&self, ids: &[ApprovalId], now: Timestamp) -> Result<()> {
+        let began = Instant::now();
+        self.shared.done(began, approval::told(&self.shared, ids, now).await)
+    }
+
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         let began = Instant::now();
         self.shared.done(began, keep::prune(&self.shared, now, &retention, most).await)
@@ -742,6 +770,18 @@ impl Read for PostgresStore {
 
     async fn sent(&self, tally: Tally, but: Option<JobId>, now: Timestamp) -> Result<Vec<u32>> {
         admit::sent(&self.shared, &tally, but, now).await.map_err(unread)
+    }
+
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<ApprovalRow>> {
+        approval::find(&self.shared.eyes, id).await.map_err(unread)
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<ApprovalPage> {
+        approval::list(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn approvals_waiting(&self) -> Result<Vec<Undecided>> {
+        approval::waiting(&self.shared.eyes).await.map_err(unread)
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

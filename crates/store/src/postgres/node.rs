@@ -142,6 +142,7 @@ pub(super) async fn give_back(line: &mut Line, jobs: &[Row]) -> Result<Vec<Strin
             "UPDATE job SET
              state = CASE WHEN open.yes THEN 4 WHEN ord > 0 THEN 5 ELSE 0 END,
              lease_until = CASE WHEN open.yes THEN 0 END,
+             waits = nullif(waits, 0),
              node = NULL
          FROM (SELECT id, EXISTS (SELECT 1 FROM effect WHERE effect.job = id AND effect.state = 0 AND NOT EXISTS (
                               SELECT 1 FROM effect AS later

@@ -15,13 +15,18 @@ use std::collections::HashMap;
 pub(super) struct Settlements;
 
 // Who waits has tried nothing, unless it is charged for an attempt that failed before it had to.
+// What is to wait for people does not, if they have decided meanwhile: its row says so (`approval::WOKEN`).
 // No attempt ends with an effect still open: one that nobody concluded is unknown.
 // A job that is over goes to rest. It is deleted and inserted, and not moved by an update: who waits for its row is then told
 // that it is gone, as it is for him, and is not refused with all that he asked for besides.
 const SETTLE: &str = concat!(
     "
     WITH held AS MATERIALIZED (
-        SELECT asked.*, asked.waits IS NULL OR asked.failed > 0 AS tried, job.slot, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
+        SELECT asked.job, asked.fence, asked.state, asked.failed, asked.reason, asked.started_at, asked.ended_at, asked.outcome,
+               asked.attempt_reason, asked.error, asked.step, asked.step_state, asked.step_at, asked.step_status, asked.step_body,
+               asked.now, asked.waits, CASE WHEN asked.waits = 6 AND job.waits = 0 THEN asked.now ELSE asked.at END AS at,
+               coalesce(asked.waits = 6 AND job.waits = 0, false) AS woken,
+               asked.waits IS NULL OR asked.failed > 0 AS tried, job.slot, job.attempts, job.queue, job.version, job.ord, job.lane, job.pos FROM unnest(
             $1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::integer[], $6::smallint[],
             $7::bigint[], $8::bigint[], $9::text[], $10::smallint[], $11::bytea[],
             $12::text[], $13::smallint[], $14::bigint[], $15::integer[], $16::bytea[], $17::bigint[], $18::smallint[]
@@ -67,7 +72,7 @@ const SETTLE: &str = concat!(
     ), ",
     lanes::step!(),
     "
-    SELECT job, queue, version, ord FROM held"
+    SELECT job, queue, version, ord, woken FROM held"
 );
 
 impl Family for Settlements {
@@ -138,13 +143,13 @@ impl Family for Settlements {
                 ],
             )
             .await?;
-        let mut held: HashMap<i64, (&str, VersionId, Order)> = HashMap::new();
+        let mut held: HashMap<i64, (&str, VersionId, Order, bool)> = HashMap::new();
         for row in &rows {
             let order = Order::from_number(row.try_get(3)?);
-            held.insert(row.try_get(0)?, (row.try_get(1)?, VersionId(row.try_get(2)?), order));
+            held.insert(row.try_get(0)?, (row.try_get(1)?, VersionId(row.try_get(2)?), order, row.try_get(4)?));
         }
         for ((_, end, _), job) in ending.iter().zip(&jobs) {
-            let Some((queue, version, order)) = held.get(job) else { continue };
+            let Some((queue, version, order, woken)) = held.get(job) else { continue };
             match end.change {
                 Change::HandedBack { run_at } => {
                     if run_at <= end.ended_at {
@@ -154,7 +159,12 @@ impl Family for Settlements {
                     shared.wake.ready(queue, run_at);
                 }
                 // Nobody else need hurry for a retry: who looks when it is due will find it.
-                Change::Retried { run_at } | Change::PutOff { run_at, .. } => shared.wake.later(queue, run_at),
+                Change::Retried { run_at } => shared.wake.later(queue, run_at),
+                Change::PutOff { run_at, .. } => {
+                    // It may be due at once: see above.
+                    let due = if *woken { end.ended_at } else { run_at };
+                    shared.wake.later(queue, due);
+                }
                 _ => {
                     lock(&shared.versions).count(*version, -1);
                     // The next of its lane may go.

@@ -2,7 +2,7 @@
 
 use super::rows::{self, DEAD, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
-use super::{audit, budget, control, late, schedule, token, user};
+use super::{approval, audit, budget, control, late, schedule, token, user};
 use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
 use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
 use crate::{Result, StoreError, VersionId};
@@ -205,6 +205,7 @@ impl Source {
             attempts: rows::attempts(&self.conn, id)?,
             effects,
             late: late::of(&self.conn, id)?,
+            approvals: approval::of_job(&self.conn, id)?,
         })
     }
 
@@ -278,6 +279,8 @@ impl Source {
             ("attempts", count("attempt")? + count("job WHERE state IN (1, 2) AND attempts = 1 AND reason IS NULL")?),
             ("effects", count("effect")?),
             ("late answers", count("late_answer")?),
+            ("approvals", count("approval")?),
+            ("votes", count("vote")?),
             ("deliveries", count("delivery")?),
             ("audit rows", count("audit")?),
             ("set keys", count("once")?),

@@ -176,6 +176,8 @@ fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Re
     for sql in [
         "DELETE FROM effect WHERE job = ?1",
         "DELETE FROM late_answer WHERE job = ?1",
+        "DELETE FROM vote WHERE job = ?1",
+        "DELETE FROM approval WHERE job = ?1",
         "DELETE FROM attempt WHERE job = ?1",
         "DELETE FROM job WHERE id = ?1",
     ] {

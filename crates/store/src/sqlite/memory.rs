@@ -39,8 +39,16 @@ pub(super) struct Live {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    Ready { run_at: Timestamp, waits: Option<Waits> },
-    Running { fence: Fence, until: Timestamp },
+    Ready {
+        run_at: Timestamp,
+        waits: Option<Waits>,
+    },
+    Running {
+        fence: Fence,
+        until: Timestamp,
+        /// What it may have found undecided was decided since: it does not wait for that.
+        woken: Option<Timestamp>,
+    },
 }
 
 impl Live {
@@ -91,6 +99,11 @@ pub(super) enum Settled {
         job: JobId,
         run_at: Timestamp,
         waits: Waits,
+    },
+    /// What the job waits for, if it waits for people, was decided.
+    Woken {
+        job: JobId,
+        at: Timestamp,
     },
     Revived {
         job: JobId,
@@ -289,10 +302,16 @@ impl Memory {
             }
             Settled::PutOff { job, run_at, waits } => {
                 if let Some(mut live) = self.leave(job) {
+                    let woken = match live.phase {
+                        Phase::Running { woken, .. } if waits == Waits::Approval => woken,
+                        _ => None,
+                    };
+                    let run_at = woken.unwrap_or(run_at);
                     live.phase = Phase::Ready { run_at, waits: Some(waits) };
                     self.enter(job, live);
                 }
             }
+            Settled::Woken { job, at } => self.wake(job, at),
             Settled::Revived { job, live, reason } => {
                 self.count_dead(&live.flow, reason, -1);
                 self.enter(job, live);
@@ -306,6 +325,18 @@ impl Memory {
                 self.count_dead(&flow, reason, -1);
                 self.queue(&queue).unblock(lane, job);
             }
+        }
+    }
+
+    fn wake(&mut self, job: JobId, at: Timestamp) {
+        let Some(live) = self.jobs.get_mut(&job) else { return };
+        match &mut live.phase {
+            Phase::Running { woken, .. } => *woken = Some(at),
+            Phase::Ready { run_at, waits: Some(Waits::Approval) } if *run_at > at => {
+                let (before, place, queue) = (std::mem::replace(run_at, at), live.place, live.queue.clone());
+                self.queue(&queue).hasten(job, place, before, at);
+            }
+            Phase::Ready { .. } => {}
         }
     }
 
@@ -343,7 +374,7 @@ impl Memory {
         if let Phase::Running { until, .. } = live.phase {
             self.leases.remove(&(until, job));
         }
-        live.phase = Phase::Running { fence, until };
+        live.phase = Phase::Running { fence, until, woken: None };
         self.leases.insert((until, job));
         let payload = live.payload.take();
         let claimed = Live { payload, ..live.clone() };

@@ -2,6 +2,7 @@
 
 mod accept;
 mod admit;
+mod approval;
 mod audit;
 mod budget;
 mod call;
@@ -32,10 +33,12 @@ pub use crate::verify::Report;
 pub use sealed::keys_of;
 pub use verify::verify;
 
+use crate::approval::{ApprovalFilter, ApprovalPage, Undecided};
 use crate::read::*;
 use crate::seal::Sealer;
 use crate::*;
 use async_trait::async_trait;
+use clinch_core::approval::ApprovalId;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
@@ -295,7 +298,7 @@ fn recover(
         let replays: u32 = row.get(8)?;
         let was_running = open.contains(&id);
         let phase = if was_running {
-            Phase::Running { fence: Fence(0), until: Timestamp::from_micros(0) }
+            Phase::Running { fence: Fence(0), until: Timestamp::from_micros(0), woken: None }
         } else {
             Phase::Ready { run_at: rows::time(row, 5)?, waits: None }
         };
@@ -531,6 +534,34 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| admit::give_back(batch, lease, not_done.as_deref())).await
     }
 
+    async fn ask_approval(&self, lease: LeaseRef, ask: ApprovalAsk) -> Result<Option<Asked>> {
+        self.shared.write(move |batch| approval::ask(batch, lease, &ask)).await
+    }
+
+    async fn decide(&self, ask: DecideAsk) -> Result<Decided> {
+        self.shared.write(move |batch| approval::decide(batch, &ask)).await
+    }
+
+    async fn expire_approvals(&self, now: Timestamp, most: usize) -> Result<Vec<ApprovalRow>> {
+        if !self.readers.ask(move |conn| approval::is_any(conn, "expires_at", now)).await? {
+            return Ok(Vec::new());
+        }
+        self.shared.write(move |batch| approval::expire(batch, now, most)).await
+    }
+
+    async fn tell_approvals(&self, ask: TellAsk) -> Result<Vec<ApprovalRow>> {
+        let now = ask.now;
+        if !self.readers.ask(move |conn| approval::is_any(conn, "tell_at", now)).await? {
+            return Ok(Vec::new());
+        }
+        self.shared.write(move |batch| approval::tell(batch, &ask)).await
+    }
+
+    async fn told_approvals(&self, ids: &[ApprovalId], now: Timestamp) -> Result<()> {
+        let ids = ids.to_vec();
+        self.shared.write(move |batch| approval::told(batch, &ids, now)).await
+    }
+
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned> {
         self.shared.write(move |batch| keep::prune(batch, now, &retention, most)).await
     }
@@ -674,6 +705,19 @@ impl Read for SqliteStore {
 
     async fn sent(&self, tally: Tally, but: Option<JobId>, now: Timestamp) -> Result<Vec<u32>> {
         self.readers.ask(move |conn| admit::sent(conn, &tally, but, now)).await
+    }
+
+    async fn approval(&self, id: &ApprovalId) -> Result<Option<ApprovalRow>> {
+        let id = id.clone();
+        self.readers.ask(move |conn| approval::find(conn, &id)).await
+    }
+
+    async fn approvals(&self, filter: ApprovalFilter) -> Result<ApprovalPage> {
+        self.readers.ask(move |conn| approval::list(conn, &filter)).await
+    }
+
+    async fn approvals_waiting(&self) -> Result<Vec<Undecided>> {
+        self.readers.ask(approval::waiting).await
     }
 
     fn live_versions(&self) -> Vec<VersionId> {

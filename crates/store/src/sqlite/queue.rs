@@ -103,6 +103,19 @@ impl Queue {
         self.line_up(place.lane);
     }
 
+    /// A job that waits to be run is due earlier than it was said to be.
+    pub fn hasten(&mut self, job: JobId, place: Place, before: Timestamp, run_at: Timestamp) {
+        if let Some(line) = self.lines.get_mut(&place.lane).filter(|_| place.order.is_fifo()) {
+            line.jobs.insert(job, (run_at, place));
+        }
+        // Who is not there is due already, or behind another of its lane.
+        if self.later.remove(&(before, job)).is_some() {
+            let stand = self.stand(job, place, run_at);
+            self.note(job, place, stand);
+            self.wake.notify_one();
+        }
+    }
+
     /// Nobody of its lane passes this dead letter.
     pub fn block(&mut self, lane: Lane, by: JobId) {
         self.lines.entry(lane).or_default().blocked_by.insert(by);

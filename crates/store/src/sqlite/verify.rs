@@ -112,6 +112,14 @@ const RULES: &[(&str, &str)] = &[
         "SELECT job FROM late_answer AS late
          WHERE NOT EXISTS (SELECT 1 FROM effect WHERE effect.job = late.job AND effect.name = late.name)",
     ),
+    (
+        "approvals have no job",
+        "SELECT job FROM approval WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id = approval.job)",
+    ),
+    (
+        "decided approvals do not say by whom or when",
+        "SELECT job FROM approval WHERE state <> 0 AND (decided_by IS NULL OR decided_at IS NULL)",
+    ),
     ("late answers say nothing", "SELECT job FROM late_answer WHERE state NOT IN (1, 2, 3)"),
     (
         "effects have no job",

@@ -29,6 +29,7 @@ use lettre::message::header::ContentType;
 use lettre::message::{Mailbox as Headed, MultiPart, SinglePart};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SLACK: &str = "https://slack.com";
 
@@ -140,11 +141,21 @@ fn slack(action: &SendAction, to: String, message: Message, scope: &mut Scope<'_
         return Err(Failure::new(Reason::ConfigError, "its JSON is not a message of Slack, which is a map"));
     };
     fields.insert("channel".into(), to.into());
-    let path = match action.partner.base_url {
+    Ok(to_slack(&action.partner, &body, action.timeout, scope)?)
+}
+
+/// A message that is put together already.
+pub fn to_slack(
+    partner: &Integration,
+    body: &Value,
+    timeout: Duration,
+    scope: &mut Scope<'_>,
+) -> Result<HttpCall, BadExpr> {
+    let path = match partner.base_url {
         Some(_) => "/api/chat.postMessage".to_string(),
         None => format!("{SLACK}/api/chat.postMessage"),
     };
-    Ok(call(action, &Template::Plain(path), body.to_string(), "application/json; charset=utf-8", None, scope)?)
+    post(partner, &Template::Plain(path), (body.to_string(), "application/json; charset=utf-8"), None, timeout, scope)
 }
 
 fn request(
@@ -168,21 +179,21 @@ fn request(
             (form.finish(), "application/x-www-form-urlencoded")
         }
     };
-    Ok(call(action, &channel.url, body, kind, Some(key), scope)?)
+    Ok(post(&action.partner, &channel.url, (body, kind), Some(key), action.timeout, scope)?)
 }
 
-fn call(
-    action: &SendAction,
+fn post(
+    partner: &Integration,
     url: &Template,
-    body: String,
-    kind: &'static str,
+    (body, kind): (String, &'static str),
     key: Option<IdempotencyKey>,
+    timeout: Duration,
     scope: &mut Scope<'_>,
 ) -> Result<HttpCall, BadExpr> {
     let mut headers = HeaderMap::new();
     headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    let key = key.map(|key| Ok((header_name(&action.partner.key_header)?, key))).transpose()?;
-    let uri = uri(url, &action.partner, scope)?;
-    let call = HttpCall { method: Method::POST, uri, headers, body: body.into(), timeout: action.timeout, key };
-    with_headers(call, &action.partner, &[], scope)
+    let key = key.map(|key| Ok((header_name(&partner.key_header)?, key))).transpose()?;
+    let uri = uri(url, partner, scope)?;
+    let call = HttpCall { method: Method::POST, uri, headers, body: body.into(), timeout, key };
+    with_headers(call, partner, &[], scope)
 }

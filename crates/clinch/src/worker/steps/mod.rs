@@ -1,10 +1,11 @@
 //! What steps can do, one kind per file. Each says what it means for an event; what leaves the house passes the gate.
 
+pub mod approval;
 mod dedup_key;
 pub mod delay;
 mod geoip;
 pub mod http;
-mod message;
+pub mod message;
 mod phone;
 pub mod policy;
 pub mod queue;
@@ -17,6 +18,7 @@ mod validate;
 
 use super::scope::Scope;
 use crate::effects::{Act, Outgoing};
+use clinch_core::approval::ApprovalAction;
 use clinch_core::attempt::Failure;
 use clinch_core::death::Reason;
 use clinch_core::expr::BadExpr;
@@ -36,6 +38,7 @@ pub enum Kind<'a> {
     Queue(&'a QueueAction),
     Pull(&'a PullAction),
     Policy(&'a PolicyAction),
+    Approval(&'a ApprovalAction),
 }
 
 /// A kind of step that only computes. Nothing of it is written down: it is computed again whenever the job runs again.
@@ -87,7 +90,8 @@ pub fn kind(action: &Action) -> Option<Kind<'_>> {
         Action::Queue(queue) => Kind::Queue(queue),
         Action::Pull(pull) => Kind::Pull(pull),
         Action::Policy(policy) => Kind::Policy(policy),
-        Action::Parallel(_) | Action::NotYet(_) => return None,
+        Action::Approval(approval) => Kind::Approval(approval),
+        Action::Parallel(_) => return None,
     })
 }
 

@@ -5,6 +5,7 @@
 
 pub mod accept;
 pub mod admit;
+pub mod approval;
 pub mod audit;
 pub mod budget;
 pub mod call;
@@ -221,6 +222,18 @@ macro_rules! every_law {
                 b8_of_many_at_once_one_sets_the_key
                 b8_who_lost_the_lease_sets_nothing
                 b8_keys_whose_time_is_over_are_pruned
+            }
+            approval {
+                g2_of_approve_reject_expire_and_cancel_at_once_one_wins_and_all_are_on_record
+                g2_people_are_asked_once_and_a_kill_forgets_neither_question_nor_votes
+                g2_only_who_is_asked_counts_once_and_never_for_an_own_request
+                g2_of_many_who_approve_at_once_no_vote_is_lost
+                g2_a_verdict_that_comes_before_the_job_begins_to_wait_is_not_slept_through
+                g2_a_verdict_wakes_a_job_that_keeps_its_place_in_its_lane
+                g2_what_nobody_decides_in_time_expires_and_a_later_vote_is_told_so
+                g2_who_lost_the_lease_asks_nobody
+                g2_people_are_told_place_by_place_and_reminded_once
+                g2_approvals_are_listed_counted_and_go_with_their_job
             }
             budget {
                 c5_an_entity_has_so_many_units_in_a_window_and_others_have_their_own
