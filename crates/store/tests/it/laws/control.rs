@@ -55,8 +55,10 @@ pub async fn e6_a_control_is_set_on_record_and_survives_a_kill(world: World) {
         let told: Vec<_> =
             audit.iter().map(|row| (row.actor.as_str(), row.action.as_str(), row.reason.as_str())).collect();
         assert_eq!(told, [("ada", "pause.set", "a quiet night"); 2]);
-        let after = format!(r#"{{"until":"{}","value":{{"reason":"x"}}}}"#, later(60));
-        assert_eq!((audit[1].object.as_str(), &audit[1].before, &audit[1].after), ("queue:a", &None, &Some(after)));
+        let after: serde_json::Value =
+            serde_json::from_str(audit[1].after.as_deref().expect("it is told")).expect("JSON");
+        assert_eq!(after, serde_json::json!({"value": {"reason": "x"}, "until": later(60).to_string()}));
+        assert_eq!((audit[1].object.as_str(), &audit[1].before), ("queue:a", &None));
         world.adds_up().await;
     }
 }
