@@ -163,11 +163,11 @@ async fn check_words(world: World) -> World {
     let story = world.wait(rejected.job, Word::Noop).await;
     assert_eq!(story.row.reason, Some(Reason::ApprovalRejected));
     let error = story.row.error.unwrap();
-    assert!(error.contains("rejected by admin-token") && error.contains("reject it"), "{error}");
+    assert!(error.contains("rejected by admin") && error.contains("reject it"), "{error}");
 
     // Whoever comes late is told what won.
     let late = api(&world, &rejected, "approve").await.check_problem(409, "decided-before");
-    assert!(late["detail"].as_str().unwrap().contains("it was rejected by admin-token"), "{late}");
+    assert!(late["detail"].as_str().unwrap().contains("it was rejected by admin"), "{late}");
     let nobody = ApprovalId { step: "other".into(), ..rejected };
     api(&world, &nobody, "approve").await.check_problem(404, "not-found");
     let carts: Vec<String> = world.target.calls_at("/give").into_iter().map(|call| call.body).collect();
@@ -285,7 +285,7 @@ async fn g2_what_nobody_decides_ends_or_goes_on_as_the_step_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_a_job_that_waits_is_still_asked_about_after_a_restart_and_its_votes_count() {
-    let worker = discounts("      expires: 4h\n      of: [maya, admin-token]\n      need: 2");
+    let worker = discounts("      expires: 4h\n      of: [maya, admin]\n      need: 2");
     let mut world = World::new(&[("workers/charge.yml", &worker)]).await;
     let id = asked(&world, 1).await;
     let counted = api(&world, &id, "approve").await.json();
@@ -323,7 +323,7 @@ async fn g2_who_replayed_a_job_does_not_approve_it() {
     assert_eq!(world.replay(dead.row.id, json!({"reason": "again"})).await.status, 200);
     waits(&world, dead.row.id).await;
     let id = review(dead.row.id);
-    assert_eq!(row(&world, &id).await.requester.as_deref(), Some("admin-token"));
+    assert_eq!(row(&world, &id).await.requester.as_deref(), Some("admin"));
     let own = api(&world, &id, "approve").await.check_problem(403, "not-yours");
     assert!(own["detail"].as_str().unwrap().contains("your own request"), "{own}");
     let record = Who { name: "maya".into(), origin: "a test".into() }.record("fine", now());
@@ -459,7 +459,7 @@ async fn g2_the_command_line_lists_shows_and_decides_one_by_one_and_in_bulk() {
     let (code, said) = clinch(&world, &["approve", "yes", &one, "--reason", "known customer"]).await;
     assert!(code == 0 && said.contains("decided"), "{said}");
     let (code, said) = clinch(&world, &["approve", "no", &one, "--reason", "too much"]).await;
-    assert!(code == 5 && said.contains("late") && said.contains("it was approved by admin-token"), "{said}");
+    assert!(code == 5 && said.contains("late") && said.contains("it was approved by admin"), "{said}");
     // Never more than was said, and never everything by mistake.
     let (code, said) =
         clinch(&world, &["approve", "yes", "--query", "flow:orders", "--max", "3", "--reason", "all"]).await;
@@ -592,7 +592,7 @@ async fn g2_a_verdict_on_one_node_wakes_the_job_and_one_that_was_killed_is_not_n
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn g2_what_people_are_asked_moves_with_the_store() {
-    let worker = discounts("      of: [admin-token, maya]\n      need: 2\n      expires: 4h");
+    let worker = discounts("      of: [admin, maya]\n      need: 2\n      expires: 4h");
     let mut world = World::new(&[("workers/charge.yml", &worker)]).await;
     let (open, closed) = (asked(&world, 1).await, asked(&world, 2).await);
     api(&world, &open, "approve").await;
