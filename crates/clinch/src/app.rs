@@ -416,6 +416,7 @@ impl App {
             if let Some(people) = people {
                 self.rooms.spawn(keeper::messenger::run(house.clone(), people));
             }
+            self.rooms.spawn(keeper::replayer::run(house.clone()));
         }
         self.rooms.close();
     }

@@ -235,6 +235,9 @@ fn long() -> Histogram {
     Histogram::new(LONG_SECONDS)
 }
 
+/// A minute to a month.
+const REPLAY_SECONDS: [f64; 8] = [60.0, 600.0, 3_600.0, 21_600.0, 86_400.0, 259_200.0, 604_800.0, 2_592_000.0];
+
 fn tries() -> Histogram {
     Histogram::new([1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 20.0, 50.0])
 }
@@ -284,6 +287,10 @@ pub struct Metrics {
     approval_wait: Family<ByFlow, Histogram, fn() -> Histogram>,
     approvals_pending: Family<ByFlow, Gauge>,
     approval_oldest: Family<ByFlow, Gauge<f64, AtomicU64>>,
+    /// Plans that are carried out now.
+    pub replay_plans: Gauge,
+    /// How long what ended well by a plan had been dead.
+    pub time_to_replay: Histogram,
     pub retention_deleted: Family<ByKind, Counter>,
     pub schedule_slots: Family<ByFlowOutcome, Counter>,
     paused: Family<ByScope, Gauge>,
@@ -445,6 +452,12 @@ impl Metrics {
                 "approval_oldest_age_seconds",
                 "How long the oldest approval has waited",
                 Family::default()
+            ),
+            replay_plans: register!("replay_batches_active", "Replay plans that run now", Gauge::default()),
+            time_to_replay: register!(
+                "time_to_replay_seconds",
+                "From becoming a dead letter to ending well by a replay plan",
+                Histogram::new(REPLAY_SECONDS)
             ),
             retention_deleted: register!("retention_deleted", "Rows that outlived their retention", Family::default()),
             safe_modes: register!("safe_mode", "1 where safe mode is on", Family::default()),
@@ -614,7 +627,7 @@ impl Metrics {
                 tracing::debug!(job.id = %job, "{job} waits until {run_at}: {}", waits.word());
             }
             Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
-            Change::Claimed { .. } | Change::Revived { .. } => {}
+            Change::Claimed { .. } | Change::Revived { .. } | Change::Dropped { .. } | Change::TakenBack { .. } => {}
         }
     }
 

@@ -88,6 +88,7 @@ macro_rules! id {
 
 id!(EventId, "evt_", "an event", "One accepted delivery.");
 id!(JobId, "job_", "a job", "One run of one worker's steps for one event.");
+id!(PlanId, "rpl_", "a plan", "A replay of many, counted before it is begun.");
 
 fn floor_at(at: Timestamp) -> u64 {
     u64::try_from(at.as_millis()).unwrap_or(0) << COUNTER_BITS

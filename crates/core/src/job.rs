@@ -23,6 +23,11 @@ pub enum JobState {
         at: Timestamp,
         reason: Reason,
     },
+    /// Given up by people: it is not run again, and comes back only by their word.
+    Dropped {
+        at: Timestamp,
+        reason: Reason,
+    },
 }
 
 /// The right to run a job: whoever holds a smaller fence than the job's own changes nothing.
@@ -147,6 +152,14 @@ pub enum Change {
     Revived {
         run_at: Timestamp,
     },
+    /// Two people, or one and a day, gave it up.
+    Dropped {
+        at: Timestamp,
+    },
+    /// It is a dead letter again.
+    TakenBack {
+        at: Timestamp,
+    },
 }
 
 /// The state after the change, or `None` where the change is not allowed.
@@ -163,6 +176,8 @@ pub fn after(state: JobState, change: Change) -> Option<JobState> {
             Some(JobState::Ready { run_at, waits: Some(waits) })
         }
         (JobState::Running { .. }, Change::Buried { at, reason }) => Some(JobState::Dead { at, reason }),
+        (JobState::Dead { reason, .. }, Change::Dropped { at }) => Some(JobState::Dropped { at, reason }),
+        (JobState::Dropped { reason, .. }, Change::TakenBack { at }) => Some(JobState::Dead { at, reason }),
         (JobState::Dead { .. }, Change::Revived { run_at }) => Some(JobState::Ready { run_at, waits: None }),
         _ => None,
     }
@@ -178,11 +193,20 @@ pub enum Word {
     Success,
     Noop,
     Dead,
+    Dropped,
 }
 
 impl Word {
-    pub const ALL: [Word; 7] =
-        [Word::Queued, Word::Running, Word::Waiting, Word::Retrying, Word::Success, Word::Noop, Word::Dead];
+    pub const ALL: [Word; 8] = [
+        Word::Queued,
+        Word::Running,
+        Word::Waiting,
+        Word::Retrying,
+        Word::Success,
+        Word::Noop,
+        Word::Dead,
+        Word::Dropped,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -193,6 +217,7 @@ impl Word {
             Word::Success => "success",
             Word::Noop => "noop",
             Word::Dead => "dead",
+            Word::Dropped => "dropped",
         }
     }
 }
@@ -218,6 +243,7 @@ impl JobState {
             JobState::Done { ending: Ending::Success, .. } => Word::Success,
             JobState::Done { ending: Ending::Noop | Ending::Declined(_), .. } => Word::Noop,
             JobState::Dead { .. } => Word::Dead,
+            JobState::Dropped { .. } => Word::Dropped,
         }
     }
 }
@@ -231,6 +257,7 @@ pub fn diagram() -> String {
         ("Running", JobState::Running { lease }),
         ("Done", JobState::Done { at, ending: Ending::Success }),
         ("Dead", JobState::Dead { at, reason: Reason::Timeout }),
+        ("Dropped", JobState::Dropped { at, reason: Reason::Timeout }),
     ];
     let changes = [
         ("claimed", Change::Claimed { lease }),
@@ -240,6 +267,8 @@ pub fn diagram() -> String {
         ("handed back", Change::HandedBack { run_at: at }),
         ("buried", Change::Buried { at, reason: Reason::Timeout }),
         ("revived", Change::Revived { run_at: at }),
+        ("dropped", Change::Dropped { at }),
+        ("taken back", Change::TakenBack { at }),
     ];
     let name = |state: JobState| {
         let same = |(_, s): &&(&str, JobState)| std::mem::discriminant(s) == std::mem::discriminant(&state);
@@ -255,6 +284,7 @@ pub fn diagram() -> String {
     }
     lines.push("Done --> [*]: retention ends".into());
     lines.push("Dead --> [*]: retention ends".into());
+    lines.push("Dropped --> [*]: 30 days pass".into());
     lines.join("\n")
 }
 

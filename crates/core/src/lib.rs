@@ -7,7 +7,7 @@
 //! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `approval` and `slack` (what people decide, and where they are asked), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
-//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `user` (who may ask) and `audit` (who did what).
+//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `user` (who may ask) and `audit` (who did what), `replay` (dead letters that come back by plan), `drop` (those that do not).
 
 pub mod approval;
 pub mod attempt;
@@ -20,6 +20,7 @@ pub mod config;
 pub mod control;
 pub mod death;
 pub mod dedup;
+pub mod drop;
 pub mod effect;
 pub mod egress;
 pub mod expr;
@@ -46,6 +47,7 @@ pub mod policy;
 pub mod portion;
 pub mod protection;
 mod raw;
+pub mod replay;
 pub mod retry;
 pub mod safe_mode;
 pub mod saga;

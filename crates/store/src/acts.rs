@@ -1,6 +1,7 @@
 //! What verbs say of themselves in the audit. Both engines say it alike.
 
 use crate::read::{BudgetRow, JobRow};
+use crate::replay::InPlan;
 use crate::{
     Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, SteerAsk, UnknownRuling,
     VersionId,
@@ -20,13 +21,16 @@ impl ReviveAsk {
     }
 
     /// `dead` is how it was.
-    pub(crate) fn act(&self, dead: &JobRow, version: VersionId) -> Act {
+    pub(crate) fn act(&self, dead: &JobRow, version: VersionId, by_plan: Option<&InPlan>) -> Act {
         let mut after = json!({ "state": "queued", "replays": dead.replays + 1, "version": version.0 });
         if let Some(ruling) = self.unknown {
             after["unknown_effects"] = match ruling {
                 UnknownRuling::Resend => json!("sent again"),
                 UnknownRuling::Skip => json!("taken as done"),
             };
+        }
+        if let Some(by) = by_plan {
+            after["plan"] = json!(by.plan.to_string());
         }
         let reason = dead.reason.map(|reason| reason.to_string());
         Act {

@@ -4,10 +4,12 @@
 
 mod acts;
 pub mod approval;
+pub mod drop;
 pub mod moving;
 pub mod postgres;
 pub mod read;
 pub mod redis;
+pub mod replay;
 pub mod resolve;
 pub mod seal;
 pub mod sqlite;
@@ -25,7 +27,7 @@ use clinch_core::control::Control;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
-use clinch_core::id::{EventId, JobId};
+use clinch_core::id::{EventId, JobId, PlanId};
 use clinch_core::job::{Change, Fence};
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
@@ -40,8 +42,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use approval::{ApprovalAsk, ApprovalRow, Asked, DecideAsk, Decided, TellAsk};
+pub use drop::{DropAsk, DropEnd};
 use read::BudgetRow;
 pub use read::Read;
+pub use replay::{NewItem, NewPlan, Reckoned, ReleaseAsk, StartAsk, Started, Turn, TurnAsk, Turned};
 pub use resolve::{Resolution, ResolveAsk, Resolved};
 pub use seal::Kept;
 
@@ -601,6 +605,23 @@ pub trait Store: Read {
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>>;
     /// Takes a job out of the dead letters, with a reason, on record.
     async fn revive(&self, ask: ReviveAsk) -> Result<Revived>;
+    /// Keeps a set of dead letters that was counted, on record. Nothing is run by that.
+    async fn plan(&self, plan: NewPlan) -> Result<()>;
+    /// Starts a plan, once, on record.
+    async fn start(&self, ask: StartAsk) -> Result<Started>;
+    /// Pauses, resumes, stops or ends a plan, on record.
+    async fn turn(&self, ask: TurnAsk) -> Result<Turned>;
+    /// Revives the next jobs of a plan that runs, those that are what was counted, behind everything live. How many were looked
+    /// at: none, if somebody else has looked at some since.
+    async fn release(&self, ask: ReleaseAsk) -> Result<u64>;
+    /// Writes down what became of those that a plan has let go; and how it stands. `None`: there is no such plan.
+    async fn reckon(&self, plan: PlanId, now: Timestamp) -> Result<Option<Reckoned>>;
+    /// Asks for a dead letter to be given up, on record. Nothing becomes of it before somebody confirms.
+    async fn ask_drop(&self, ask: DropAsk) -> Result<DropEnd>;
+    /// Gives a dead letter up that somebody else asked for, or who confirms himself a day ago; on record.
+    async fn confirm_drop(&self, ask: DropAsk) -> Result<DropEnd>;
+    /// Takes back what was dropped, or asked for; on record.
+    async fn undrop(&self, ask: DropAsk) -> Result<DropEnd>;
     /// Puts a sender's token on the list of those that were made, on record.
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued>;
     /// Ends a sender's token for good, on record.

@@ -187,6 +187,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     carry_budgets(&source, &mut target).await?;
     target.take_schedules(&source.schedules()?).await?;
     carry_admissions(&source, &mut target).await?;
+    carry_plans(&source, &mut target).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);
@@ -218,6 +219,53 @@ async fn carry_events(source: &Source, target: &mut Target, after: i64, step: &m
         done += i64::try_from(events.len()).unwrap_or(i64::MAX);
         step(Step::Events { done, of });
     }
+}
+
+const PLAN: [&str; 33] = [
+    "id",
+    "at",
+    "actor",
+    "reason",
+    "query",
+    "run",
+    "noop",
+    "ask",
+    "kept",
+    "oldest",
+    "newest",
+    "more",
+    "state",
+    "started_at",
+    "started_by",
+    "started_why",
+    "rate",
+    "jobs_max",
+    "canary",
+    "stop_at",
+    "at_once",
+    "version",
+    "ended_at",
+    "why",
+    "next_at",
+    "jobs",
+    "released",
+    "succeeded",
+    "nooped",
+    "failed",
+    "changed",
+    "asked",
+    "lost",
+];
+const ITEM: [&str; 8] = ["plan", "no", "job", "mark", "replays", "died_at", "state", "ended_at"];
+
+/// Replays with a plan, one by one, and the dead letters that somebody wants to drop. They are few.
+async fn carry_plans(source: &Source, target: &mut Target) -> Result<()> {
+    for plan in source.plans()? {
+        target.take_rows("replay_plan", &source.rows_of("replay_plan", &PLAN, "id = ?1", plan)?).await?;
+        target.take_rows("replay_item", &source.rows_of("replay_item", &ITEM, "plan = ?1", plan)?).await?;
+    }
+    let asks = source.rows_of("drop_ask", &["job", "at", "mark", "actor", "reason"], "job > ?1", 0)?;
+    target.take_rows("drop_ask", &asks).await
 }
 
 async fn carry_audit(source: &Source, target: &mut Target, mut after: i64) -> Result<()> {

@@ -1,6 +1,8 @@
 //! Questions: what console, API and CLI ask. They change nothing.
 
 use crate::approval::{ApprovalFilter, ApprovalPage, ApprovalRow, Undecided};
+use crate::drop::DropRow;
+use crate::replay::{DeadFilter, DeadLetter, ItemFilter, ItemRow, PlanRow, Plans};
 use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
 use clinch_core::approval::ApprovalId;
@@ -10,7 +12,7 @@ use clinch_core::budget::{Account, Allowance};
 use clinch_core::control::Control;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
-use clinch_core::id::{EventId, JobId};
+use clinch_core::id::{EventId, JobId, PlanId};
 use clinch_core::job::{Waits, Word};
 use clinch_core::key::{DedupKey, EntityKey};
 use clinch_core::policy::Tally;
@@ -348,6 +350,16 @@ pub trait Read: Send + Sync {
     /// Schedules that have begun, by name.
     async fn schedules(&self) -> Result<Vec<ScheduleRow>>;
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>>;
+    /// Dead letters, the oldest first, as far as their replay depends on them.
+    async fn dead_letters(&self, filter: DeadFilter) -> Result<Vec<DeadLetter>>;
+    /// Requests to give up dead letters that nobody has confirmed, the oldest first.
+    async fn drops(&self, limit: usize) -> Result<Vec<DropRow>>;
+    /// A plan; `None`: there is none.
+    async fn plan_row(&self, plan: PlanId) -> Result<Option<PlanRow>>;
+    /// Plans, the newest first.
+    async fn plans(&self, which: Plans, limit: usize) -> Result<Vec<PlanRow>>;
+    /// The jobs of a plan, in the order in which they are let go.
+    async fn plan_items(&self, filter: ItemFilter) -> Result<Vec<ItemRow>>;
     /// The event that holds this key now.
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;
     async fn latencies(&self, since: Timestamp) -> Result<Latencies>;

@@ -92,7 +92,7 @@ fn named(mut flows: Vec<FlowNow>, counts: &Counts) -> Vec<FlowNow> {
             Word::Running => flow.running += jobs,
             Word::Waiting => flow.waiting += jobs,
             Word::Retrying => flow.retrying += jobs,
-            Word::Success | Word::Noop | Word::Dead => {}
+            Word::Success | Word::Noop | Word::Dead | Word::Dropped => {}
         }
     }
     for (flow, _, jobs) in &counts.dead {

@@ -38,6 +38,16 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
     Ok(Json(KeyShow { schema: "clinch.keys.show/v1".into(), key: rules().text(key), found }))
 }
 
+/// The events that hold this key, of one flow or of all, where nobody tells tenants apart.
+pub async fn holders(house: &House, key: &str, flow: Option<&str>) -> Result<Vec<EventId>, Problem> {
+    let pepper = Pepper::new(house.store.pepper());
+    let mut found = Vec::new();
+    for scope in scopes(&house.versions.workspace, flow)? {
+        found.extend(house.store.key(DedupKey::scoped(&pepper, TENANT_DEFAULT, &scope.name, key)).await?);
+    }
+    Ok(found)
+}
+
 /// Where keys are told apart: a route, or a source.
 struct Scope {
     /// The flow, or the source.

@@ -8,6 +8,7 @@ pub mod auth;
 mod budgets;
 pub mod controls;
 mod dead;
+pub mod drops;
 mod effects;
 mod encryption;
 mod health;
@@ -16,6 +17,7 @@ mod keys;
 mod latency;
 mod problem;
 mod query;
+pub mod replays;
 pub mod safe_mode;
 mod schedules;
 pub mod shapes;
@@ -51,6 +53,17 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>, peopl
         .route("/api/v1/events/{id}", get(jobs::of_event))
         .route("/api/v1/dead", get(dead::list))
         .route("/api/v1/dead/groups", get(dead::groups))
+        .route("/api/v1/dead/drops", get(drops::list))
+        .route("/api/v1/dead/drop", post(drops::ask))
+        .route("/api/v1/dead/drop/confirm", post(drops::confirm))
+        .route("/api/v1/dead/undrop", post(drops::take_back))
+        .route("/api/v1/replays", get(replays::list).post(replays::plan))
+        .route("/api/v1/replays/{id}", get(replays::show))
+        .route("/api/v1/replays/{id}/jobs", get(replays::jobs))
+        .route("/api/v1/replays/{id}/start", post(replays::start))
+        .route("/api/v1/replays/{id}/pause", post(replays::pause))
+        .route("/api/v1/replays/{id}/resume", post(replays::resume))
+        .route("/api/v1/replays/{id}/stop", post(replays::stop))
         .route("/api/v1/effects", get(effects::list))
         .route("/api/v1/effects/{job}/{step}", get(effects::show))
         .route("/api/v1/effects/{job}/{step}/verify", post(effects::verify))

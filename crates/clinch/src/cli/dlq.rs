@@ -2,6 +2,7 @@
 
 use super::Globals;
 use super::client::Client;
+use super::drop::{Drop, Which};
 use super::exit::{Exit, Failure};
 use super::jobs::{self, Filter};
 use super::render::{self, Cell, Output, Table, clean};
@@ -22,7 +23,8 @@ Examples:
   clinch dlq groups                        how many, by reason
   clinch dlq ls --reason auth_failed
   clinch dlq tail -f                       the newest ones, and those to come
-  clinch dlq show job_01HZX5T0N8W2A")]
+  clinch dlq show job_01HZX5T0N8W2A
+  clinch dlq drop job_01HZX5T0N8W2A --reason 'poison, INC-482'")]
 pub enum Dlq {
     /// List dead letters, newest first
     Ls {
@@ -42,6 +44,10 @@ pub enum Dlq {
     },
     /// Show everything about a dead letter
     Show { id: String },
+    /// Give dead letters up, with a reason and a second person
+    Drop(Drop),
+    /// Take back what was dropped, or asked for
+    Undrop(Which),
 }
 
 impl Dlq {
@@ -52,6 +58,8 @@ impl Dlq {
             Dlq::Ls { filter } => list(&client, output, filter).await,
             Dlq::Groups => groups(&client, output).await,
             Dlq::Tail { follow, lines } => tail(&client, output, *follow, usize::from(*lines)).await,
+            Dlq::Drop(drop) => drop.run(&client, output).await,
+            Dlq::Undrop(which) => which.run(&client, output, &["dead", "undrop"]).await,
             Dlq::Show { id } => {
                 let told = jobs::show(&client, output, id).await?;
                 match told.job.state.as_str() {

@@ -20,6 +20,8 @@ pub enum Exit {
     Conflict = 5,
     ConfigInvalid = 6,
     NotReachable = 7,
+    /// It was done, and some of it did not end well.
+    Partly = 8,
     /// A guard needs a word from a person.
     Refused = 9,
     WaitRanOut = 124,

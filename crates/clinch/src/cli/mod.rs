@@ -9,6 +9,7 @@ mod client;
 mod completions;
 mod demo;
 mod dlq;
+mod drop;
 mod effects;
 mod exit;
 mod forget;
@@ -18,6 +19,7 @@ mod keys;
 mod latency;
 mod migrate;
 mod pause;
+mod plan;
 mod presets;
 mod problems;
 mod proxy;
@@ -70,7 +72,7 @@ Examples:
   clinch effects ls state:unknown               what may or may not have happened
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 config invalid,
-7 server not reachable, 9 refused by a guard, 124 --wait ran out.";
+7 server not reachable, 8 done but not all of it ended well, 9 refused by a guard, 124 --wait ran out.";
 
 /// What every command takes.
 #[derive(Args, Clone, Debug)]

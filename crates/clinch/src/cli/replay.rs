@@ -1,8 +1,9 @@
 //! `clinch replay`: a dead letter runs again, under the same keys, with a reason on record. Pressing twice is pressing
-//! once.
+//! once. Many of them run by a plan.
 
 use super::client::Client;
 use super::exit::{Exit, Failure};
+use super::plan::Plans;
 use super::render::{self, Output};
 use super::{Globals, jobs};
 use crate::api::shapes::{JobShow, ReplayAsk, ReplayOn, Replayed, Ruling};
@@ -16,14 +17,22 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Args, Debug)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
 Examples:
   clinch replay job_01HZX5T0N8W2A --reason 'token rotated, INC-482'
   clinch replay job_01HZX5T0N8W2A --reason 'fixed the flow' --config live --wait
   clinch replay job_01HZX5T0N8W2A --reason 'seen in the CRM' --unknown skip
+  clinch replay plan 'reason:auth_failed since:2h'       many: count them first
+  clinch replay apply rpl_01HZX5T0N8W2A --reason 'token rotated, INC-482' --rate 20/s
 
-Effects that are done are skipped. The job keeps its id, its keys and its trace.")]
+Effects that are done are skipped. The job keeps its id, its keys and its trace."
+)]
 pub struct Replay {
+    #[command(subcommand)]
+    plan: Option<Plans>,
     /// The dead letter
     #[arg(value_name = "ID", required_unless_present = "id_flag")]
     id: Option<JobId>,
@@ -46,6 +55,9 @@ pub struct Replay {
 
 impl Replay {
     pub async fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
+        if let Some(plan) = &self.plan {
+            return plan.run(globals).await;
+        }
         let id = self.id.or(self.id_flag).expect("clap asks for one of the two");
         let Some(reason) = self.reason.clone().filter(|reason| !reason.trim().is_empty()) else {
             return Err(Failure::new(Exit::Refused, "CL0522", "A replay needs a reason; it is kept on record")

@@ -4,4 +4,5 @@ pub mod expirer;
 pub mod messenger;
 pub mod pruner;
 pub mod reaper;
+pub mod replayer;
 pub mod scheduler;

@@ -37,6 +37,7 @@ mod proxy;
 #[path = "../../../store/tests/it/redis_server.rs"]
 mod redis_server;
 mod replay;
+mod replays;
 mod retries;
 mod safe_mode;
 mod sagas;

@@ -185,6 +185,11 @@ async fn crashed() -> Crashed {
     let replayed = jobs["replayed"].1;
     assert_eq!(world.replay(replayed, json!({"reason": "repaired"})).await.status, 200);
     world.wait(replayed, Word::Success).await;
+    let planned = world.command("/api/v1/replays", json!({"query": "reason:target_down"})).await;
+    assert_eq!(planned.json()["plan"]["jobs"], 1, "{planned:?}");
+    let refused = jobs["refused"].1.to_string();
+    let asked = world.command("/api/v1/dead/drop", json!({"jobs": [refused], "reason": "poison"})).await;
+    assert_eq!(asked.json()["jobs"][0]["outcome"], "asked", "{asked:?}");
     let retrying = deliver(&world, "later", "retrying", "retrying").await;
     world.wait(retrying.job(), Word::Retrying).await;
     jobs.insert("retrying", (retrying.clone(), retrying.job()));
@@ -322,7 +327,13 @@ async fn k3_a_moved_store_goes_on_where_it_was() {
         assert_eq!((again.status, &again.body, again.is_replayed()), (first.status, &first.body, true), "{kind}");
     }
     deliver(&world, "soon", "noop", "ok").await.check_problem(422, "idempotency-key-reused");
+    let plans = world.admin("/api/v1/replays").await.json();
+    let plan = &plans["plans"][0];
+    assert_eq!((&plan["state"], &plan["will_run"], &plan["more"]), (&json!("planned"), &json!(1), &json!(false)));
+    let of_plan = world.admin(&format!("/api/v1/replays/{}/jobs", plan["id"].as_str().unwrap())).await.json();
+    assert_eq!(of_plan["jobs"][0]["job_id"], jobs["down"].1.to_string());
     let (_, refused) = jobs["refused"];
+    assert_eq!(world.admin("/api/v1/dead/drops").await.json()["drops"][0]["job_id"], refused.to_string());
     assert_eq!(world.replay(refused, json!({"reason": "repaired"})).await.status, 200);
     let story = world.wait(refused, Word::Success).await;
     assert_eq!((story.row.attempts, story.effects[0].sends), (2, 2));
@@ -499,7 +510,8 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0, "approvals": 0, "votes": 0,
                         "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
-                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "controls": 0});
+                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "controls": 0,
+                        "replay_plans": 0, "jobs_of_replay_plans": 0, "requests_to_drop": 0});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

@@ -74,7 +74,7 @@ CREATE TABLE dedup (
 CREATE TABLE dedup_1 PARTITION OF dedup FOR VALUES IN (1);
 
 -- state: 0 ready, 1 success, 2 noop, 3 dead, 4 running, 5 ready but not its turn: not before run_at, and where the order is
--- kept not before it is the first of its lane.
+-- kept not before it is the first of its lane, 6 dropped.
 -- ord: 0 any, 1 in order within its lane, 2 likewise and nobody passes it when it is dead.
 -- slot: 0 for what has ended; the others are a ring. A life leaves old versions of its row behind, and as long as anybody keeps
 -- an old snapshot no vacuum can remove them; but a slot of the ring is emptied as a whole when hardly a live row is left
@@ -132,6 +132,7 @@ CREATE UNIQUE INDEX job_3_lane ON job_3 (queue, lane, pos) WHERE ord > 0;
 -- Not by lease_until: a heartbeat must stay an update that touches no index.
 CREATE INDEX job_running ON job (node) WHERE state = 4;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+CREATE INDEX job_dropped ON job (id) WHERE state = 6;
 
 -- New jobs go into this slot. Who has not heard of it yet may write into another: that is late, and no more.
 -- Before `not_before` nobody tries to empty a slot: somebody did not let go of one.
@@ -394,4 +395,67 @@ CREATE TABLE vote (
     actor text NOT NULL,
     reason text NOT NULL,
     PRIMARY KEY (job, step, actor)
+);
+
+-- Replays that were counted before they were begun. state: 0 planned, 1 running, 2 paused, 3 stopped, 4 done.
+-- What will happen (`run`, `noop`, `ask`, `kept`) is as it was counted; the counts at the end are what did.
+CREATE TABLE replay_plan (
+    id bigint PRIMARY KEY,
+    at bigint NOT NULL,
+    run bigint NOT NULL,
+    noop bigint NOT NULL,
+    ask bigint NOT NULL,
+    oldest bigint,
+    newest bigint,
+    started_at bigint,
+    jobs_max bigint,
+    canary bigint,
+    stop_at bigint,
+    at_once bigint,
+    version bigint,
+    ended_at bigint,
+    next_at bigint NOT NULL DEFAULT 0,
+    jobs bigint NOT NULL,
+    released bigint NOT NULL DEFAULT 0,
+    succeeded bigint NOT NULL DEFAULT 0,
+    nooped bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    changed bigint NOT NULL DEFAULT 0,
+    asked bigint NOT NULL DEFAULT 0,
+    lost bigint NOT NULL DEFAULT 0,
+    state smallint NOT NULL,
+    more boolean NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL,
+    query text NOT NULL,
+    kept text NOT NULL,
+    started_by text,
+    started_why text,
+    rate text,
+    why text
+) WITH (fillfactor = 50);
+
+-- state: 0 waiting, 1 released, 2 success, 3 noop, 4 failed, 5 changed, 6 asks first. `mark` recognises the dead letter that was
+-- counted.
+CREATE TABLE replay_item (
+    plan bigint NOT NULL,
+    job bigint NOT NULL,
+    mark bigint NOT NULL,
+    died_at bigint NOT NULL,
+    ended_at bigint,
+    no integer NOT NULL,
+    replays integer NOT NULL,
+    state smallint NOT NULL DEFAULT 0,
+    PRIMARY KEY (plan, no)
+) WITH (fillfactor = 70);
+CREATE INDEX replay_item_waiting ON replay_item (plan, no) WHERE state = 0;
+CREATE INDEX replay_item_released ON replay_item (plan, no) WHERE state = 1;
+
+-- Dead letters that somebody wants to give up, until somebody confirms it. `mark` recognises the one that was meant.
+CREATE TABLE drop_ask (
+    job bigint PRIMARY KEY,
+    at bigint NOT NULL,
+    mark bigint NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL
 );

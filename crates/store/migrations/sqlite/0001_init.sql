@@ -80,7 +80,7 @@ CREATE TABLE event (
 ) STRICT;
 
 -- ord: 0 any, 1 in order within its lane, 2 likewise and nobody passes it when it is dead.
--- state: 0 ready, 1 success, 2 noop, 3 dead. A lease of this engine ends with its process, so running is not written.
+-- state: 0 ready, 1 success, 2 noop, 3 dead, 6 dropped. A lease of this engine ends with its process, so running is not written.
 CREATE TABLE job (
     id INTEGER PRIMARY KEY,
     event INTEGER NOT NULL,
@@ -253,3 +253,66 @@ CREATE TABLE vote (
     reason TEXT NOT NULL,
     PRIMARY KEY (job, step, actor)
 ) WITHOUT ROWID, STRICT;
+
+-- Replays that were counted before they were begun. state: 0 planned, 1 running, 2 paused, 3 stopped, 4 done.
+-- What will happen (`run`, `noop`, `ask`, `kept`) is as it was counted; the counts at the end are what did.
+CREATE TABLE replay_plan (
+    id INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    query TEXT NOT NULL,
+    run INTEGER NOT NULL,
+    noop INTEGER NOT NULL,
+    ask INTEGER NOT NULL,
+    kept TEXT NOT NULL,
+    oldest INTEGER,
+    newest INTEGER,
+    more INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    started_at INTEGER,
+    started_by TEXT,
+    started_why TEXT,
+    rate TEXT,
+    jobs_max INTEGER,
+    canary INTEGER,
+    stop_at INTEGER,
+    at_once INTEGER,
+    version INTEGER,
+    ended_at INTEGER,
+    why TEXT,
+    next_at INTEGER NOT NULL DEFAULT 0,
+    jobs INTEGER NOT NULL,
+    released INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0,
+    nooped INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    changed INTEGER NOT NULL DEFAULT 0,
+    asked INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- state: 0 waiting, 1 released, 2 success, 3 noop, 4 failed, 5 changed, 6 asks first. `mark` recognises the dead letter that was
+-- counted.
+CREATE TABLE replay_item (
+    plan INTEGER NOT NULL,
+    no INTEGER NOT NULL,
+    job INTEGER NOT NULL,
+    mark INTEGER NOT NULL,
+    replays INTEGER NOT NULL,
+    died_at INTEGER NOT NULL,
+    state INTEGER NOT NULL DEFAULT 0,
+    ended_at INTEGER,
+    PRIMARY KEY (plan, no)
+) WITHOUT ROWID, STRICT;
+CREATE INDEX replay_item_waiting ON replay_item (plan, no) WHERE state = 0;
+CREATE INDEX replay_item_released ON replay_item (plan, no) WHERE state = 1;
+
+-- Dead letters that somebody wants to give up, until somebody confirms it. `mark` recognises the one that was meant.
+CREATE TABLE drop_ask (
+    job INTEGER PRIMARY KEY,
+    at INTEGER NOT NULL,
+    mark INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    reason TEXT NOT NULL
+) STRICT;

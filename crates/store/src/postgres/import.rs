@@ -3,7 +3,7 @@
 use super::link::Link;
 use super::param::{self, Params};
 use super::rows::{
-    DEAD, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, effect_status, reason_number, text,
+    DEAD, DROPPED, NOOP, RUNNING, SUCCESS, WAITING, class_number, effect_number, effect_status, reason_number, text,
 };
 use super::{Fault, audit, migrate};
 use crate::approval::{Place, spelt, vote_number};
@@ -52,7 +52,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
-                      budget, schedule, admission, sender_token, person, control, approval, vote";
+                      budget, schedule, admission, sender_token, person, control, approval, vote, replay_plan, replay_item, drop_ask";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -128,6 +128,15 @@ impl Target {
             set_fact(client, MOVED_AUDIT, last.no.cast_signed()).await
         })
         .await
+    }
+
+    /// Rows of a table that has the same columns in both engines. What is there already stays.
+    pub async fn take_rows(&mut self, table: &str, rows: &str) -> Result<()> {
+        let client = &self.client;
+        let sql = format!(
+            "INSERT INTO {table} SELECT * FROM jsonb_populate_recordset(NULL::{table}, $1::text::jsonb) ON CONFLICT DO NOTHING"
+        );
+        together(client, write(client, &sql, &[&text(rows)])).await
     }
 
     pub async fn take_once(&mut self, parts: &[OncePart]) -> Result<()> {
@@ -276,6 +285,9 @@ impl Target {
             ("sender tokens", "count(*) FROM sender_token"),
             ("users", "count(*) FROM person"),
             ("controls", "count(*) FROM control"),
+            ("replay plans", "count(*) FROM replay_plan"),
+            ("jobs of replay plans", "count(*) FROM replay_item"),
+            ("requests to drop", "count(*) FROM drop_ask"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;
             totals.push((kind, found.unwrap_or(0)));
@@ -455,6 +467,7 @@ async fn insert_jobs(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
         Word::Success => SUCCESS,
         Word::Noop => NOOP,
         Word::Dead => DEAD,
+        Word::Dropped => DROPPED,
         Word::Running => RUNNING,
         Word::Queued | Word::Waiting | Word::Retrying => WAITING,
     };
@@ -462,7 +475,7 @@ async fn insert_jobs(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
         client,
         "INSERT INTO job (id, event, version, received_at, run_at, fence, lease_until, first_attempt_at, ended_at,
                           failures, attempts, replays, state, reason, flow, queue, lane, ord, priority, turn, slot)
-         SELECT *, 0, CASE WHEN new.state IN (1, 2, 3) THEN 0 ELSE (SELECT active FROM ring) END FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
+         SELECT *, 0, CASE WHEN new.state IN (1, 2, 3, 6) THEN 0 ELSE (SELECT active FROM ring) END FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[],
                                  $7::bigint[], $8::bigint[], $9::bigint[], $10::integer[], $11::integer[],
                                  $12::integer[], $13::smallint[], $14::smallint[], $15::text[], $16::text[],
                                  $17::bigint[], $18::smallint[], $19::smallint[])

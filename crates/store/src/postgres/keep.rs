@@ -2,12 +2,14 @@
 
 use super::lanes::Standing;
 use super::pool::Line;
-use super::rows::{self, DEAD, NOOP, SUCCESS};
+use super::rows::{self, DEAD, DROPPED, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, admit, bucket, budget, call, control, lanes, lock, once, span, token};
+use super::{Fault, Shared, admit, bucket, budget, call, control, lanes, lock, once, replay, span, token};
 use crate::{Pruned, Retention};
+use clinch_core::drop::DROPPED_KEPT;
 use clinch_core::id::JobId;
 use clinch_core::lane::Order;
+use clinch_core::replay::PLAN_KEPT;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +59,7 @@ pub(super) async fn prune(
     pruned.calls = clear(shared, &mut line, call::PRUNE, now, most).await?;
     pruned.budgets = clear(shared, &mut line, budget::PRUNE, now, most).await?;
     pruned.admissions = clear(shared, &mut line, admit::PRUNE, now, most).await?;
+    clear(shared, &mut line, replay::PRUNE, now - PLAN_KEPT, most).await?;
     let most_gone = pruned.once.max(pruned.calls).max(pruned.budgets).max(pruned.admissions);
     pruned.finished &= most_gone < most as u64;
     line.commit().await?;
@@ -213,6 +216,7 @@ async fn old(
 /// `None` for a job that is not finished.
 fn kept_for(retention: &Retention, state: i16, queue: &str) -> Option<Duration> {
     let rules = match state {
+        DROPPED => return Some(DROPPED_KEPT),
         SUCCESS | NOOP => &retention.finished,
         DEAD => &retention.dead,
         _ => return None,
@@ -222,7 +226,7 @@ fn kept_for(retention: &Retention, state: i16, queue: &str) -> Option<Duration> 
 
 fn shortest(retention: &Retention) -> Duration {
     let rules = retention.finished.iter().chain(&retention.dead).map(|(_, kept)| *kept);
-    rules.fold(retention.default, Duration::min)
+    rules.fold(retention.default.min(DROPPED_KEPT), Duration::min)
 }
 
 /// A finished job is nowhere kept longer.
@@ -316,6 +320,7 @@ async fn remove(
     line.query("DELETE FROM late_answer WHERE job = ANY($1)", &[&jobs]).await?;
     line.query("DELETE FROM vote WHERE job = ANY($1)", &[&jobs]).await?;
     line.query("DELETE FROM approval WHERE job = ANY($1)", &[&jobs]).await?;
+    line.query("DELETE FROM drop_ask WHERE job = ANY($1)", &[&jobs]).await?;
     let jobs: Vec<i64> = jobs.into_iter().filter(|job| !stays(*job)).collect();
     let mut events: Vec<i64> = Vec::new();
     let mut keys: Vec<Option<&[u8]>> = Vec::new();

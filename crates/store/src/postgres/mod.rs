@@ -15,6 +15,7 @@ mod call;
 mod claim;
 mod control;
 mod doubt;
+mod drop;
 mod effects;
 mod ground;
 mod ids;
@@ -31,6 +32,7 @@ mod pace;
 mod param;
 mod pool;
 mod read;
+mod replay;
 mod resolve;
 mod revive;
 mod ring;
@@ -50,7 +52,9 @@ mod wake;
 pub use verify::verify;
 
 use crate::approval::{ApprovalFilter, ApprovalPage, Undecided};
+use crate::drop::DropRow;
 use crate::read::*;
+use crate::replay::{DeadFilter, DeadLetter, ItemFilter, ItemRow, PlanRow, Plans};
 use crate::seal::Sealer;
 use crate::*;
 use accept::Accepts;
@@ -521,6 +525,46 @@ impl Store for PostgresStore {
         self.shared.done(began, self.shared.revive(&ask).await)
     }
 
+    async fn plan(&self, plan: NewPlan) -> Result<()> {
+        let began = Instant::now();
+        self.shared.done(began, replay::keep(&self.shared, &plan).await)
+    }
+
+    async fn start(&self, ask: StartAsk) -> Result<Started> {
+        let began = Instant::now();
+        self.shared.done(began, replay::start(&self.shared, &ask).await)
+    }
+
+    async fn turn(&self, ask: TurnAsk) -> Result<Turned> {
+        let began = Instant::now();
+        self.shared.done(began, replay::turn(&self.shared, &ask).await)
+    }
+
+    async fn release(&self, ask: ReleaseAsk) -> Result<u64> {
+        let began = Instant::now();
+        self.shared.done(began, replay::release(&self.shared, &ask).await)
+    }
+
+    async fn reckon(&self, plan: PlanId, now: Timestamp) -> Result<Option<Reckoned>> {
+        let began = Instant::now();
+        self.shared.done(began, replay::reckon(&self.shared, plan, now).await)
+    }
+
+    async fn ask_drop(&self, ask: DropAsk) -> Result<DropEnd> {
+        let began = Instant::now();
+        self.shared.done(began, drop::ask(&self.shared, &ask).await)
+    }
+
+    async fn confirm_drop(&self, ask: DropAsk) -> Result<DropEnd> {
+        let began = Instant::now();
+        self.shared.done(began, drop::confirm(&self.shared, &ask).await)
+    }
+
+    async fn undrop(&self, ask: DropAsk) -> Result<DropEnd> {
+        let began = Instant::now();
+        self.shared.done(began, drop::take_back(&self.shared, &ask).await)
+    }
+
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued> {
         let began = Instant::now();
         self.shared.done(began, token::issue(&self.shared, &token, &record).await)
@@ -722,6 +766,26 @@ impl Read for PostgresStore {
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {
         read::dead_groups(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn dead_letters(&self, filter: DeadFilter) -> Result<Vec<DeadLetter>> {
+        replay::dead_letters(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn drops(&self, limit: usize) -> Result<Vec<DropRow>> {
+        drop::all(&self.shared.eyes, limit).await.map_err(unread)
+    }
+
+    async fn plan_row(&self, plan: PlanId) -> Result<Option<PlanRow>> {
+        replay::find(&self.shared.eyes, plan).await.map_err(unread)
+    }
+
+    async fn plans(&self, which: Plans, limit: usize) -> Result<Vec<PlanRow>> {
+        replay::list(&self.shared.eyes, which, limit).await.map_err(unread)
+    }
+
+    async fn plan_items(&self, filter: ItemFilter) -> Result<Vec<ItemRow>> {
+        replay::items(&self.shared.eyes, &filter).await.map_err(unread)
     }
 
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>> {

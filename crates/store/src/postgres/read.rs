@@ -74,7 +74,7 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) 
     let mut line = eyes.line().await?;
     // Dead and running ones have an index of their own; for the rest the look back is bounded.
     let floor: i64 = match filter.word {
-        Some(Word::Dead | Word::Running) => 0,
+        Some(Word::Dead | Word::Dropped | Word::Running) => 0,
         _ => {
             let sql = "SELECT id FROM job WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1";
             let rows = line.query(sql, &[&before, &(SCAN_ROWS_MAX as i64)]).await?;
@@ -95,6 +95,7 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) 
             Word::Success => " AND job.state = 1",
             Word::Noop => " AND job.state = 2",
             Word::Dead => " AND job.slot = 0 AND job.state = 3",
+            Word::Dropped => " AND job.slot = 0 AND job.state = 6",
         });
     }
     if let Some(reason) = filter.reason {

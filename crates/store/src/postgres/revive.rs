@@ -3,10 +3,13 @@
 use super::pool::Line;
 use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, UNKNOWN, reason_number};
 use super::{Fault, Shared, lanes};
+use crate::replay::InPlan;
 use crate::{Act, Record, ReviveAsk, Revived, UnknownRuling, VersionId};
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::job::Word;
+use clinch_core::lane::Order;
+use clinch_core::replay::{self, Mark};
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 
@@ -25,6 +28,16 @@ pub(super) async fn revive(
     line: &mut Line,
     ask: &ReviveAsk,
 ) -> Result<(Revived, Option<Again>), Fault> {
+    bring_back(shared, line, ask, None).await
+}
+
+/// By a plan, if it is what the plan has counted: then it stands behind everything live.
+pub(super) async fn bring_back(
+    shared: &Shared,
+    line: &mut Line,
+    ask: &ReviveAsk,
+    by_plan: Option<&InPlan>,
+) -> Result<(Revived, Option<Again>), Fault> {
     let job = ask.job.number().cast_signed();
     // Locked first: who presses the button at the same time waits, and then finds a job that is no dead letter.
     // A second time, if it was just on its way to where dead letters are, or back: who waits for it then finds nothing.
@@ -42,6 +55,10 @@ pub(super) async fn revive(
         return Ok((Revived::NotDead { state: row.word }, None));
     }
     let effects = rows::effects(line, &[job]).await?.remove(&ask.job).unwrap_or_default();
+    if by_plan.is_some_and(|plan| plan.mark != Mark::of(row.replays, row.attempts, row.ended_at, row.reason, &effects))
+    {
+        return Ok((Revived::NotDead { state: row.word }, None));
+    }
     let unclear: Vec<_> =
         effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
@@ -75,18 +92,23 @@ pub(super) async fn revive(
     }
     let version = ask.version.unwrap_or(row.version);
     let replays = row.replays + 1;
+    let places = line.query("SELECT priority, ord FROM job WHERE slot = 0 AND id = $1", &[&job]).await?;
+    let place = places.first().ok_or(Fault::Damaged("a dead letter that is locked is gone"))?;
+    let (priority, is_fifo) = (place.try_get(0)?, Order::from_number(place.try_get(1)?).is_fifo());
+    // Where the order is kept, those behind it in its lane would wait with it.
+    let priority = if by_plan.is_some() && !is_fifo { replay::behind(priority) } else { replay::own(priority) };
     let run_at = shared.skew.to_database(ask.record.at).as_micros();
     line.query(
         "WITH dead AS (DELETE FROM job WHERE slot = 0 AND id = $1 AND state = $5 RETURNING *)
          INSERT INTO job (id, event, version, received_at, run_at, lane, turn, pos, fence, failures, attempts, replays, state,
                           ord, priority, flow, queue, slot)
-         SELECT id, event, $4, received_at, $2, lane, turn, pos, fence, 0, attempts, $3, 5, ord, priority, flow, queue,
+         SELECT id, event, $4, received_at, $2, lane, turn, pos, fence, 0, attempts, $3, 5, ord, $6, flow, queue,
                 (SELECT active FROM ring)
          FROM dead",
-        &[&job, &run_at, &replays.cast_signed(), &version.0, &DEAD],
+        &[&job, &run_at, &replays.cast_signed(), &version.0, &DEAD, &priority],
     )
     .await?;
     lanes::revive(line, job, run_at).await?;
-    let acted = (ask.act(&row, version), ask.record.clone());
+    let acted = (ask.act(&row, version, by_plan), ask.record.clone());
     Ok((Revived::Revived { replays }, Some(Again { queue: row.queue, version, run_at: ask.record.at, acted })))
 }

@@ -23,8 +23,9 @@ pub(super) const DEAD: i16 = 3;
 pub(super) const RUNNING: i16 = 4;
 /// Ready, but not due yet or behind another of its group.
 pub(super) const WAITING: i16 = 5;
+pub(super) const DROPPED: i16 = 6;
 /// A key holds as long as its job is in one of these, however old it is.
-pub(super) const NOT_OVER: [i16; 4] = [READY, DEAD, RUNNING, WAITING];
+pub(super) const NOT_OVER: [i16; 5] = [READY, DEAD, RUNNING, WAITING, DROPPED];
 
 pub(super) const OPEN: i16 = 0;
 pub(super) const DONE: i16 = 1;
@@ -93,6 +94,7 @@ pub(super) fn word(state: i16, failures: u32, waits: Option<Waits>) -> Word {
         SUCCESS => Word::Success,
         NOOP => Word::Noop,
         DEAD => Word::Dead,
+        DROPPED => Word::Dropped,
         RUNNING => Word::Running,
         _ if waits.is_some() => Word::Waiting,
         _ if failures > 0 => Word::Retrying,

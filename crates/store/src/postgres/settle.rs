@@ -198,7 +198,9 @@ fn next(shared: &Shared, end: &Settlement) -> Option<Next> {
         Change::Retried { run_at } | Change::HandedBack { run_at } | Change::PutOff { run_at, .. } => {
             (WAITING, shared.skew.to_database(run_at), None)
         }
-        Change::Claimed { .. } | Change::Revived { .. } => return None,
+        Change::Claimed { .. } | Change::Revived { .. } | Change::Dropped { .. } | Change::TakenBack { .. } => {
+            return None;
+        }
     };
     let waits = if let Change::PutOff { waits, .. } = end.change { Some(waits) } else { None };
     Some(Next { state, at, reason, waits })

@@ -84,7 +84,7 @@ fn read(row: &Row) -> Result<Span, Fault> {
 
 /// Whether more dead letters are in it than would be moved.
 async fn is_crowded(line: &mut Line, span: &Span) -> Result<bool, Fault> {
-    let sql = "SELECT 1 FROM job WHERE slot = 0 AND state = 3 AND id >= $1 AND id < $2 OFFSET $3 LIMIT 1";
+    let sql = "SELECT 1 FROM job WHERE slot = 0 AND state IN (3, 6) AND id >= $1 AND id < $2 OFFSET $3 LIMIT 1";
     Ok(!line.query(sql, &[&span.first, &span.next, &STRAGGLERS_MAX]).await?.is_empty())
 }
 

@@ -49,6 +49,7 @@ async fn report(client: &Client, now: Timestamp) -> std::result::Result<Report, 
         ("success", "state = 1"),
         ("noop", "state = 2"),
         ("dead", "state = 3"),
+        ("dropped", "state = 6"),
     ];
     for (word, condition) in states {
         report.parts.push((word, number(client, &format!("SELECT count(*) FROM job WHERE {condition}")).await?));
@@ -115,8 +116,8 @@ const LAST_LINES: &str = "SELECT DISTINCT ON (job, name) * FROM effect ORDER BY 
 
 /// Each names rows that must not exist.
 const RULES: &[(&str, &str)] = &[
-    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 4, 5)"),
-    ("jobs are kept where they are not looked for", "SELECT id FROM job WHERE (state IN (1, 2, 3)) <> (slot = 0)"),
+    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 4, 5, 6)"),
+    ("jobs are kept where they are not looked for", "SELECT id FROM job WHERE (state IN (1, 2, 3, 6)) <> (slot = 0)"),
     ("jobs are there twice", "SELECT job.id FROM job WHERE slot > 0 AND EXISTS (
          SELECT 1 FROM job AS other WHERE other.id = job.id AND other.slot <> job.slot)"),
     ("jobs keep no known order", "SELECT id FROM job WHERE ord NOT IN (0, 1, 2) OR (ord > 0) <> (pos IS NOT NULL)"),
@@ -159,15 +160,15 @@ const RULES: &[(&str, &str)] = &[
         "SELECT id FROM event WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id > event.id AND job.id <= event.id + event.jobs)
          AND NOT EXISTS (SELECT 1 FROM span WHERE span.first <= event.id AND event.id <= span.pruned_to)",
     ),
-    ("ended jobs do not say when", "SELECT id FROM job WHERE state IN (1, 2, 3) AND ended_at IS NULL"),
-    ("dead letters do not say why", "SELECT id FROM job WHERE state = 3 AND reason IS NULL"),
+    ("ended jobs do not say when", "SELECT id FROM job WHERE state IN (1, 2, 3, 6) AND ended_at IS NULL"),
+    ("dead letters do not say why", "SELECT id FROM job WHERE state IN (3, 6) AND reason IS NULL"),
     (
         "jobs have other attempts than they count",
         "SELECT id FROM job WHERE attempts <> (SELECT count(*) FROM attempt WHERE attempt.job = job.id)",
     ),
     (
         "jobs ended while an effect was open",
-        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state = 0 AND job.state IN (1, 2, 3)",
+        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state = 0 AND job.state IN (1, 2, 3, 6)",
     ),
     (
         "jobs ended well with an effect that is not done",

@@ -1,6 +1,6 @@
 //! A stopped store, read from end to end. It is locked meanwhile, and left as it is but for the mark that it was moved.
 
-use super::rows::{self, DEAD, NOOP, SUCCESS};
+use super::rows::{self, DEAD, DROPPED, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
 use super::{approval, audit, budget, control, late, schedule, token, user};
 use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
@@ -181,6 +181,7 @@ impl Source {
             SUCCESS => Word::Success,
             NOOP => Word::Noop,
             DEAD => Word::Dead,
+            DROPPED => Word::Dropped,
             _ if effects.iter().any(|effect| effect.state == EffectState::Open) => Word::Running,
             _ if failures > 0 => Word::Retrying,
             _ => Word::Queued,
@@ -207,6 +208,17 @@ impl Source {
             late: late::of(&self.conn, id)?,
             approvals: approval::of_job(&self.conn, id)?,
         })
+    }
+
+    pub fn plans(&self) -> Result<Vec<i64>> {
+        self.all("SELECT id FROM replay_plan ORDER BY id", params![], |row| row.get(0))
+    }
+
+    /// Rows as a list of JSON: for tables that have the same columns in both engines. `which` names the rows, `?1` in it is `id`.
+    pub fn rows_of(&self, table: &str, columns: &[&str], which: &str, id: i64) -> Result<String> {
+        let pairs: Vec<String> = columns.iter().map(|column| format!("'{column}', {column}")).collect();
+        let sql = format!("SELECT json_group_array(json_object({})) FROM {table} WHERE {which}", pairs.join(", "));
+        self.conn.query_row(&sql, [id], |row| row.get(0)).map_err(damaged)
     }
 
     pub fn next_audit(&self, after: i64, rows_max: usize) -> Result<Vec<AuditRow>> {
@@ -291,6 +303,9 @@ impl Source {
             ("sender tokens", count("sender_token")?),
             ("users", count("person")?),
             ("controls", count("control")?),
+            ("replay plans", count("replay_plan")?),
+            ("jobs of replay plans", count("replay_item")?),
+            ("requests to drop", count("drop_ask")?),
         ])
     }
 

@@ -7,11 +7,12 @@ use super::call;
 use super::control;
 use super::memory::Settled;
 use super::once;
-use super::rows::{DEAD, NOOP, SUCCESS, lane, reason};
-
+use super::replay;
+use super::rows::{DEAD, DROPPED, NOOP, SUCCESS, lane, reason};
 use super::token;
 use super::writer::{Batch, lock};
 use crate::{Pruned, Retention};
+use clinch_core::drop::DROPPED_KEPT;
 use clinch_core::id::JobId;
 use clinch_core::lane::Lane;
 use clinch_core::time::Timestamp;
@@ -28,6 +29,7 @@ pub(super) fn prune(
     note_oldest(batch)?;
     token::prune(batch, now, most)?;
     control::prune(batch, now)?;
+    replay::prune(batch, now, most)?;
     let keys = prune_keys(batch, now, most)?;
     let mut pruned = prune_jobs(batch, now, retention, most)?;
     if pruned.events > 0 {
@@ -101,7 +103,7 @@ fn unfinished_between(batch: &Batch<'_>, first_event: u64, last_event: u64) -> r
         return Ok(true);
     }
     batch.conn.query_row(
-        "SELECT EXISTS (SELECT 1 FROM job WHERE state = 3 AND id BETWEEN ?1 AND ?2)",
+        "SELECT EXISTS (SELECT 1 FROM job WHERE state IN (3, 6) AND id BETWEEN ?1 AND ?2)",
         [first.number().cast_signed(), last.number().cast_signed()],
         |row| row.get(0),
     )
@@ -158,6 +160,7 @@ fn prune_jobs(batch: &mut Batch<'_>, now: Timestamp, retention: &Retention, most
         let kept_for = match old.state {
             SUCCESS | NOOP => retention.finished_in(&old.queue),
             DEAD => retention.dead_in(&old.queue),
+            DROPPED => DROPPED_KEPT,
             _ => continue,
         };
         let ended_at = Timestamp::from_micros(old.ended_at.unwrap_or(i64::MAX));
@@ -179,6 +182,7 @@ fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Re
         "DELETE FROM vote WHERE job = ?1",
         "DELETE FROM approval WHERE job = ?1",
         "DELETE FROM attempt WHERE job = ?1",
+        "DELETE FROM drop_ask WHERE job = ?1",
         "DELETE FROM job WHERE id = ?1",
     ] {
         batch.conn.prepare_cached(sql)?.execute([old.job])?;
@@ -220,6 +224,6 @@ impl Retention {
 
     fn shortest(&self) -> Duration {
         let rules = self.finished.iter().chain(&self.dead).map(|(_, kept)| *kept);
-        rules.chain([self.default]).min().unwrap_or_default()
+        rules.chain([self.default, DROPPED_KEPT]).min().unwrap_or_default()
     }
 }

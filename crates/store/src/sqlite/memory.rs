@@ -115,6 +115,12 @@ pub(super) enum Settled {
         first: JobId,
         last: JobId,
     },
+    /// A dropped one is a dead letter again. Others may have passed it: it does not stop them any more.
+    DeadAgain {
+        flow: Arc<str>,
+        reason: Reason,
+    },
+    /// It is no dead letter any more: its retention has ended, or people gave it up.
     DeadForgotten {
         job: JobId,
         flow: Arc<str>,
@@ -321,6 +327,7 @@ impl Memory {
                     self.jobs.range_mut(first..=last).filter_map(|(_, live)| live.payload.take()).collect();
                 held.iter().for_each(|payload| self.drop_payload(Some(payload)));
             }
+            Settled::DeadAgain { flow, reason } => self.count_dead(&flow, reason, 1),
             Settled::DeadForgotten { job, flow, queue, lane, reason } => {
                 self.count_dead(&flow, reason, -1);
                 self.queue(&queue).unblock(lane, job);

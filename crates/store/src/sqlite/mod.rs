@@ -7,6 +7,7 @@ mod audit;
 mod budget;
 mod call;
 mod control;
+mod drop;
 mod effects;
 pub(crate) mod export;
 mod keep;
@@ -18,6 +19,7 @@ mod once;
 mod pace;
 mod queue;
 mod read;
+mod replay;
 mod resolve;
 mod revive;
 mod rows;
@@ -34,7 +36,9 @@ pub use sealed::keys_of;
 pub use verify::verify;
 
 use crate::approval::{ApprovalFilter, ApprovalPage, Undecided};
+use crate::drop::DropRow;
 use crate::read::*;
+use crate::replay::{DeadFilter, DeadLetter, ItemFilter, ItemRow, PlanRow, Plans};
 use crate::seal::Sealer;
 use crate::*;
 use async_trait::async_trait;
@@ -447,6 +451,38 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| revive::revive(batch, &ask)).await
     }
 
+    async fn plan(&self, plan: NewPlan) -> Result<()> {
+        self.shared.write(move |batch| replay::keep(batch, &plan)).await
+    }
+
+    async fn start(&self, ask: StartAsk) -> Result<Started> {
+        self.shared.write(move |batch| replay::start(batch, &ask)).await
+    }
+
+    async fn turn(&self, ask: TurnAsk) -> Result<Turned> {
+        self.shared.write(move |batch| replay::turn(batch, &ask)).await
+    }
+
+    async fn release(&self, ask: ReleaseAsk) -> Result<u64> {
+        self.shared.write(move |batch| replay::release(batch, &ask)).await
+    }
+
+    async fn reckon(&self, plan: PlanId, now: Timestamp) -> Result<Option<Reckoned>> {
+        replay::reckon(&self.readers, &self.shared, plan, now).await
+    }
+
+    async fn ask_drop(&self, ask: DropAsk) -> Result<DropEnd> {
+        self.shared.write(move |batch| drop::ask(batch, &ask)).await
+    }
+
+    async fn confirm_drop(&self, ask: DropAsk) -> Result<DropEnd> {
+        self.shared.write(move |batch| drop::confirm(batch, &ask)).await
+    }
+
+    async fn undrop(&self, ask: DropAsk) -> Result<DropEnd> {
+        self.shared.write(move |batch| drop::take_back(batch, &ask)).await
+    }
+
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued> {
         self.shared.write(move |batch| token::issue(batch, &token, &record)).await
     }
@@ -657,6 +693,26 @@ impl Read for SqliteStore {
 
     async fn dead_groups(&self) -> Result<Vec<DeadGroup>> {
         read::dead_groups(&self.readers).await
+    }
+
+    async fn dead_letters(&self, filter: DeadFilter) -> Result<Vec<DeadLetter>> {
+        self.readers.ask(move |conn| replay::dead_letters(conn, &filter)).await
+    }
+
+    async fn drops(&self, limit: usize) -> Result<Vec<DropRow>> {
+        self.readers.ask(move |conn| drop::all(conn, limit)).await
+    }
+
+    async fn plan_row(&self, plan: PlanId) -> Result<Option<PlanRow>> {
+        self.readers.ask(move |conn| replay::find(conn, plan)).await
+    }
+
+    async fn plans(&self, which: Plans, limit: usize) -> Result<Vec<PlanRow>> {
+        self.readers.ask(move |conn| replay::list(conn, which, limit)).await
+    }
+
+    async fn plan_items(&self, filter: ItemFilter) -> Result<Vec<ItemRow>> {
+        self.readers.ask(move |conn| replay::items(conn, &filter)).await
     }
 
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>> {

@@ -152,6 +152,7 @@ fn select_jobs(
         Word::Success => rows::SUCCESS,
         Word::Noop => rows::NOOP,
         Word::Dead => rows::DEAD,
+        Word::Dropped => rows::DROPPED,
     });
     let failed = match filter.word {
         Some(Word::Queued) => " AND job.failures = 0",

@@ -4,12 +4,23 @@ use super::audit;
 use super::memory::{Live, Phase, Settled};
 use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, OPEN, READY, UNKNOWN, reason_number};
 use super::writer::Batch;
+use crate::replay::InPlan;
 use crate::{ReviveAsk, Revived, UnknownRuling};
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
+use clinch_core::replay::{self, Mark};
 use rusqlite::{OptionalExtension, params};
 
 pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result<Revived> {
+    bring_back(batch, ask, None)
+}
+
+/// By a plan, if it is what the plan has counted: then it stands behind everything live.
+pub(super) fn bring_back(
+    batch: &mut Batch<'_>,
+    ask: &ReviveAsk,
+    by_plan: Option<&InPlan>,
+) -> rusqlite::Result<Revived> {
     let job = ask.job.number().cast_signed();
     let row = batch
         .conn
@@ -20,10 +31,13 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
     let Some(reason) = row.reason.filter(|_| row.word == clinch_core::job::Word::Dead) else {
         return Ok(Revived::NotDead { state: row.word });
     };
-    let unclear: Vec<_> = rows::effects(batch.conn, ask.job)?
-        .into_iter()
-        .filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown))
-        .collect();
+    let effects = rows::effects(batch.conn, ask.job)?;
+    if by_plan.is_some_and(|plan| plan.mark != Mark::of(row.replays, row.attempts, row.ended_at, row.reason, &effects))
+    {
+        return Ok(Revived::NotDead { state: row.word });
+    }
+    let unclear: Vec<_> =
+        effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
     if ask.unknown.is_none() && unclear.iter().any(|effect| !effect.class.is_protected()) {
         return Ok(Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() });
@@ -57,21 +71,26 @@ pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result
             params![job, state, ask.record.at.as_micros(), OPEN, UNKNOWN],
         )?;
     }
-    let place = batch
+    let mut place = batch
         .conn
         .prepare_cached("SELECT lane, ord, priority FROM job WHERE id = ?1")?
         .query_row([job], |row| rows::place(row, 0))?;
+    // Where the order is kept, those behind it in its lane would wait with it.
+    place.priority = match by_plan {
+        Some(_) if !place.order.is_fifo() => replay::behind(place.priority),
+        _ => replay::own(place.priority),
+    };
     let version = ask.version.unwrap_or(row.version);
     let replays = row.replays + 1;
     batch
         .conn
         .prepare_cached(
-            "UPDATE job SET state = ?2, run_at = ?3, failures = 0, replays = ?4, version = ?5,
+            "UPDATE job SET state = ?2, run_at = ?3, failures = 0, replays = ?4, version = ?5, priority = ?7,
                  first_attempt_at = NULL, ended_at = NULL, reason = NULL
              WHERE id = ?1 AND state = ?6",
         )?
-        .execute(params![job, READY, ask.record.at.as_micros(), replays, version.0, DEAD])?;
-    audit::append(batch, &ask.act(&row, version), &ask.record)?;
+        .execute(params![job, READY, ask.record.at.as_micros(), replays, version.0, DEAD, place.priority])?;
+    audit::append(batch, &ask.act(&row, version, by_plan), &ask.record)?;
     // A start looks only at jobs from `live_from` on: an older one that lives again must move it back.
     batch.conn.prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value > ?1")?.execute([job])?;
     batch.changes.push(Settled::Revived {

@@ -18,6 +18,8 @@ pub(super) const READY: i64 = 0;
 pub(super) const SUCCESS: i64 = 1;
 pub(super) const NOOP: i64 = 2;
 pub(super) const DEAD: i64 = 3;
+/// The numbers between are those of the other engine.
+pub(super) const DROPPED: i64 = 6;
 
 pub(super) const OPEN: i64 = 0;
 pub(super) const DONE: i64 = 1;
@@ -191,6 +193,7 @@ pub(super) fn word(state: i64, failures: u32) -> Word {
         SUCCESS => Word::Success,
         NOOP => Word::Noop,
         DEAD => Word::Dead,
+        DROPPED => Word::Dropped,
         _ if failures > 0 => Word::Retrying,
         _ => Word::Queued,
     }

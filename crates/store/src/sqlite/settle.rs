@@ -109,7 +109,7 @@ fn next_state(change: Change) -> Option<(i64, Timestamp, Option<Reason>)> {
         Change::Retried { run_at } | Change::HandedBack { run_at } | Change::PutOff { run_at, .. } => {
             Some((READY, run_at, None))
         }
-        Change::Claimed { .. } | Change::Revived { .. } => None,
+        Change::Claimed { .. } | Change::Revived { .. } | Change::Dropped { .. } | Change::TakenBack { .. } => None,
     }
 }
 

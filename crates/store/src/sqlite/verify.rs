@@ -1,7 +1,7 @@
 //! The accounting of P5 and the ledger's own rules, proved from the file alone.
 
 use super::audit;
-use super::rows::{self, DEAD, NOOP, READY, SUCCESS};
+use super::rows::{self, DEAD, DROPPED, NOOP, READY, SUCCESS};
 use crate::verify::Report;
 use crate::{Result, StoreError};
 use clinch_core::id::JobId;
@@ -32,6 +32,7 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
         ("success", format!("state = {SUCCESS}")),
         ("noop", format!("state = {NOOP}")),
         ("dead", format!("state = {DEAD}")),
+        ("dropped", format!("state = {DROPPED}")),
     ];
     for (word, condition) in &states {
         report.parts.push((word, count(&format!("SELECT count(*) FROM job WHERE {condition}"))?));
@@ -80,7 +81,7 @@ fn report(conn: &Connection, now: Timestamp) -> rusqlite::Result<Report> {
 
 /// Each names rows that must not exist.
 const RULES: &[(&str, &str)] = &[
-    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3)"),
+    ("jobs are in no known state", "SELECT id FROM job WHERE state NOT IN (0, 1, 2, 3, 6)"),
     ("jobs keep no known order", "SELECT id FROM job WHERE ord NOT IN (0, 1, 2)"),
     (
         "unfinished jobs lie where the next start does not look",
@@ -92,7 +93,7 @@ const RULES: &[(&str, &str)] = &[
         "SELECT id FROM event WHERE NOT EXISTS (SELECT 1 FROM job WHERE job.id > event.id AND job.id <= event.id + event.jobs)",
     ),
     ("ended jobs do not say when", "SELECT id FROM job WHERE state <> 0 AND ended_at IS NULL"),
-    ("dead letters do not say why", "SELECT id FROM job WHERE state = 3 AND reason IS NULL"),
+    ("dead letters do not say why", "SELECT id FROM job WHERE state IN (3, 6) AND reason IS NULL"),
     (
         "jobs have other attempts than they count",
         "SELECT id FROM job WHERE attempts - (attempts = 1 AND state IN (1, 2) AND reason IS NULL)

@@ -11,12 +11,14 @@ pub mod budget;
 pub mod call;
 pub mod claim;
 pub mod control;
+pub mod drop;
 pub mod keep;
 pub mod ledger;
 pub mod once;
 pub mod order;
 pub mod pace;
 pub mod read;
+pub mod replay;
 pub mod resolve;
 pub mod revive;
 pub mod schedule;
@@ -245,6 +247,26 @@ macro_rules! every_law {
                 p9_no_entity_is_readable_on_disk
                 c5_accounts_that_are_over_are_pruned
                 p4_a_job_that_failed_and_waits_for_its_budget_has_one_attempt_behind_it
+            }
+            drop {
+                f4_a_dead_letter_is_dropped_by_a_second_person_and_taken_back
+                f4_who_is_alone_waits_a_day
+                f4_a_request_is_for_the_dead_letter_that_was_seen
+                f4_of_many_who_confirm_at_once_one_does
+                f4_who_waited_behind_a_dropped_one_goes_on
+                f4_a_dropped_one_is_kept_for_thirty_days
+            }
+            replay {
+                f2_the_set_that_is_acted_on_is_the_set_that_was_counted
+                p8_a_plan_is_started_once_and_is_on_record
+                f3_a_plan_counts_success_noop_and_failure_through_a_kill
+                f2_what_changed_since_it_was_counted_is_reported_and_not_run
+                p3_a_plan_does_not_rule_on_an_unknown_effect
+                f2_what_a_plan_lets_go_stands_behind_what_is_live
+                f2_of_many_who_let_go_at_once_one_does
+                f2_a_plan_is_paused_resumed_and_stopped
+                f2_a_plan_that_nobody_started_in_time_is_stale_and_goes
+                f2_dead_letters_are_found_by_each_word
             }
             pace {
                 e2_moments_follow_each_other_and_each_name_has_its_own

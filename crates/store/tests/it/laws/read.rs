@@ -6,7 +6,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Ending, Waits, Word};
 use clinch_core::time::Timestamp;
 use clinch_store::read::JobFilter;
-use clinch_store::{NewEvent, NewJob, Settlement, VersionId};
+use clinch_store::{DropAsk, NewEvent, NewJob, Settlement, VersionId};
 use std::time::Duration;
 
 fn all() -> JobFilter {
@@ -47,6 +47,10 @@ async fn one_of_each(world: &World) -> Vec<(Word, JobId)> {
     let (at, ending) = (later(1), Ending::Noop);
     world.settles(claim.lease, settlement(at, "noop", Change::Finished { at, ending })).await;
     let dead = world.dead("dead", later(0), Reason::AuthFailed).await;
+    let dropped = world.dead("dropped", later(0), Reason::BadPayload).await;
+    let wish = |who| DropAsk { job: dropped.job, record: by(who, "poison", later(0)) };
+    world.ask_drop(wish("maya")).await.expect("asked");
+    world.confirm_drop(wish("ben")).await.expect("dropped");
     let success = world.success(later(0)).await;
     let retrying = world.accepted(event("retrying")).await;
     let claim = world.take(later(0)).await;
@@ -66,6 +70,7 @@ async fn one_of_each(world: &World) -> Vec<(Word, JobId)> {
         (Word::Success, success.job),
         (Word::Noop, noop.job),
         (Word::Dead, dead.job),
+        (Word::Dropped, dropped.job),
     ]
 }
 
