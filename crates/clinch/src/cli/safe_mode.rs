@@ -130,7 +130,11 @@ fn waiting(Standing { held, held_jobs, drain, drain_seconds }: &Standing) -> Str
         })
         .collect();
     let takes = human(Duration::from_secs((*drain_seconds).max(1)));
-    format!("{} jobs wait; at {drain} they are let go in {takes}\n{}", thousands(*held_jobs), by_flow.join("\n"))
+    let by_flow = by_flow.join("\n");
+    if *held_jobs == 1 {
+        return format!("1 job waits; at {drain} it is let go in {takes}\n{by_flow}");
+    }
+    format!("{} jobs wait; at {drain} they are let go in {takes}\n{by_flow}", thousands(*held_jobs))
 }
 
 #[cfg(test)]
@@ -148,6 +152,8 @@ mod tests {
             drain_seconds,
         };
         assert_eq!(waiting(&standing(Vec::new(), 0, 0)), "nothing waits");
+        let said = waiting(&standing(vec![held("cart", 1)], 1, 1));
+        assert_eq!(said, "1 job waits; at 20/1s it is let go in 1s\n  cart: 1");
         let said = waiting(&standing(vec![held("cart", 12_000), held("winback", 40)], 12_040, 602));
         assert_eq!(said, "12,040 jobs wait; at 20/1s they are let go in 10m2s\n  cart: 12,000\n  winback: 40");
     }

@@ -18,6 +18,7 @@ mod encryption;
 mod examples;
 mod fanout;
 mod hostile;
+mod incident;
 mod intake;
 mod integrations;
 mod messages;

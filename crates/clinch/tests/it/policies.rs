@@ -54,7 +54,7 @@ async fn shown(world: &World, job: JobId) -> Value {
 }
 
 /// A time zone in which it is about this hour now.
-fn zone_at(hour: i16) -> String {
+pub fn zone_at(hour: i16) -> String {
     let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
     // Turned round as POSIX has it: `Etc/GMT-3` is east.
     match (hour - i16::from(now.hour())).rem_euclid(24) {
