@@ -454,7 +454,8 @@ pub fn next(terms: &Terms, tally: &Tally, busy: u64, next_at: Timestamp, now: Ti
     let free = u64::from(terms.at_once.get()).saturating_sub(busy).min(UNENDED_MAX.saturating_sub(tally.unended()));
     let most = first.min(free).min(allowed).min(tally.left());
     if most == 0 {
-        return Next::Wait { until: now + LOOK };
+        let look = if busy > 0 { LOOK_SOON } else { LOOK };
+        return Next::Wait { until: now + look };
     }
     if next_at > now {
         return Next::Wait { until: next_at };
@@ -469,6 +470,9 @@ pub fn next(terms: &Terms, tally: &Tally, busy: u64, next_at: Timestamp, now: Ti
 
 /// Between two looks at a plan of which nothing can be let go at the moment.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// And of one whose places are all taken: they are free again as soon as a call has ended.
+const LOOK_SOON: Duration = Duration::from_millis(25);
 
 /// Between two jobs.
 fn gap(rate: &Rate) -> Duration {

@@ -3,6 +3,7 @@
 
 use crate::house::House;
 use clinch_core::audit::Who;
+use clinch_core::control::Scope;
 use clinch_core::id::PlanId;
 use clinch_core::replay::{Next, PlanState, next};
 use clinch_core::time::Timestamp;
@@ -58,6 +59,8 @@ async fn carry_on(house: &House, plan: PlanId) -> Result<Timestamp, StoreError> 
     };
     match next(&start.terms, &tally, reckoned.busy, next_at, now) {
         Next::Wait { until } => Ok(until),
+        // What was let go now would only wait at its worker.
+        Next::Release { .. } if house.controls.get().paused(&Scope::Replays, now).is_some() => Ok(later),
         Next::Release { most, next_at } => {
             let looked_at = tally.looked_at();
             house.store.release(ReleaseAsk { plan, looked_at, most, next_at, now }).await?;

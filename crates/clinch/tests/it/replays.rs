@@ -167,6 +167,28 @@ async fn f2_a_plan_is_paused_and_resumed_and_knows_what_will_be_a_noop_and_what_
     world.close_and_verify().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn e6_a_plan_lets_nothing_go_while_all_replays_are_paused() {
+    let world = World::new(&[("workers/charge.yml", TWO_STEPS)]).await;
+    dead(&world, 3).await;
+    world.target.script("/mail", [OK]);
+    assert_eq!(ask(&world, &["pause", "replays", "--reason", "the mail server rests"]).await.code, 0);
+    let plan = world.command("/api/v1/replays", json!({"query": "flow:orders"})).await.json()["plan"].clone();
+    let id = plan["id"].as_str().unwrap().to_string();
+    let start = json!({"reason": "repaired"});
+    assert_eq!(world.command(&format!("/api/v1/replays/{id}/start"), start).await.status, 200);
+    // A live job runs meanwhile, and the gauge says that the plan was looked at.
+    eventually("it is looked at", PATIENCE, async || {
+        world.admin_as(None, "/metrics").await.body.contains("clinch_replay_batches_active 1")
+    })
+    .await;
+    world.post_and_wait("live", BODY, Word::Success).await;
+    assert_eq!(world.admin(&format!("/api/v1/replays/{id}")).await.json()["plan"]["released"], 0);
+    assert_eq!(ask(&world, &["resume", "replays", "--reason", "it is back"]).await.code, 0);
+    assert_eq!(counts(&ended(&world, &id).await), [3, 0, 0, 0, 0]);
+    world.close_and_verify().await;
+}
+
 const MANY: usize = 200;
 
 /// Many dead letters of an effect that must never be repeated, at a sink that is repaired by now; and a plan for them.
