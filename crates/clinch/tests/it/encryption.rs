@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 const OTHER_KEY: &str = "1f1e1d1c1b1a191817161514131211100f0e0d0c0b0a09080706050403020100";
-const EMAIL: &str = "ada.lovelace+canary@example.org";
+const EMAIL: &str = "ada.lovelace+goldfinch@example.org";
 
 fn has(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
@@ -81,13 +81,13 @@ async fn p9_k2_nothing_of_an_event_can_be_read_in_the_files_of_the_store() {
     let place = Place::new(&[AGAIN]).await;
     let server = place.start().await;
     eventually("it says so", PATIENCE, async || server.said().contains("keep a copy elsewhere")).await;
-    post(&server, "ada-key-canary", &about(EMAIL)).await;
+    post(&server, "ada-key-goldfinch", &about(EMAIL)).await;
     place.drained().await;
-    assert!(!has(&bytes_in(&place.data_dir), "canary"), "while it serves");
+    assert!(!has(&bytes_in(&place.data_dir), "goldfinch"), "while it serves");
     server.stop().await;
     let bytes = bytes_in(&place.data_dir);
     assert!(has(&bytes, AGAIN.name), "the search finds what is there");
-    assert!(!has(&bytes, "canary") && !has(&bytes, "lovelace"));
+    assert!(!has(&bytes, "goldfinch") && !has(&bytes, "lovelace"));
     place.verified();
 }
 
@@ -222,7 +222,7 @@ async fn t108_what_is_kept_of_a_person_is_forgotten() {
     assert!(code == 9 && said.contains("reason"), "{said}");
     let (code, _, said) =
         clinch(&place.data_dir, &["forget", "--value", EMAIL, "--reason", &format!("of {EMAIL}")], "");
-    assert!(code == 2 && !said.contains("canary"), "{said}");
+    assert!(code == 2 && !said.contains("goldfinch"), "{said}");
     let forgotten =
         done(&place.data_dir, &["forget", "--value", "-", "--reason", "request 4711"], &format!("{EMAIL}\n"));
     assert_eq!((&forgotten["changed"], &forgotten["jobs_unfinished"]), (&json!(3), &json!(1)));
@@ -238,7 +238,7 @@ async fn t108_what_is_kept_of_a_person_is_forgotten() {
     let shown = done(&place.data_dir, &["jobs", "show", &gone[2].1.to_string()], "");
     assert_eq!((&shown["job"]["state"], &shown["job"]["reason"]), (&json!("dead"), &json!("forgotten")));
     assert!(shown["unread"].as_str().unwrap().contains("erased"), "{shown}");
-    assert!(!has(server.said().as_bytes(), "canary"));
+    assert!(!has(server.said().as_bytes(), "goldfinch"));
     let event = done(&place.data_dir, &["forget", "--event", &other.0.to_string(), "--reason", "request 4712"], "");
     assert_eq!(event["changed"], json!(1));
     server.stop().await;
@@ -247,13 +247,13 @@ async fn t108_what_is_kept_of_a_person_is_forgotten() {
     for (_, job, _) in &gone {
         let story = books.story(*job).await;
         assert_eq!(story.payload, Err(NotOpened::Forgotten));
-        assert!(!format!("{story:?}").contains("canary"), "{story:?}");
+        assert!(!format!("{story:?}").contains("goldfinch"), "{story:?}");
     }
     assert_eq!(books.story(gone[0].1).await.row.word, Word::Success);
     assert_eq!(books.story(gone[2].1).await.row.reason, Some(Reason::Forgotten));
     let audit: Vec<_> = books.0.audit(AuditFilter::last(100)).await.unwrap();
     assert_eq!(audit.iter().filter(|row| row.action == "data.forget").count(), 2);
-    assert!(!format!("{audit:?}").contains("canary"));
+    assert!(!format!("{audit:?}").contains("goldfinch"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -267,11 +267,11 @@ async fn t108_what_is_forgotten_is_gone_from_the_files_also_where_nothing_is_enc
         post(&server, &format!("k{nth}"), &about(&email)).await;
     }
     place.drained().await;
-    assert!(has(&bytes_in(&place.data_dir), "canary"), "the search finds what is there");
+    assert!(has(&bytes_in(&place.data_dir), "goldfinch"), "the search finds what is there");
     let forgotten = done(&place.data_dir, &["forget", "--value", EMAIL, "--reason", "request 4711"], "");
     assert_eq!(forgotten["changed"], json!(7));
     let bytes = bytes_in(&place.data_dir);
-    assert!(!has(&bytes, "canary") && has(&bytes, "19@example.org"), "the database and its log, while it serves");
+    assert!(!has(&bytes, "goldfinch") && has(&bytes, "19@example.org"), "the database and its log, while it serves");
     server.stop().await;
     place.verified();
 }
