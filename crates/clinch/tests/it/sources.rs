@@ -389,9 +389,9 @@ async fn a6_cloudevents_are_read_in_every_mode() {
     bad.check_problem(400, "cloudevent-invalid");
     assert_eq!(edge.stored().await, 2, "of a request with one bad event nothing is stored");
     assert!(!edge.send("/in/any", &structured, &third).await.is_replayed(), "and no key claimed");
-    let avro = [("content-type", "application/cloudevents+canary")];
+    let avro = [("content-type", "application/cloudevents+goldfinch")];
     let problem = edge.send("/in/any", &avro, "{}").await.check_problem(415, "cloudevent-invalid");
-    assert!(!problem.to_string().contains("canary"), "what was sent is not repeated: {problem}");
+    assert!(!problem.to_string().contains("goldfinch"), "what was sent is not repeated: {problem}");
     let (at, body) = (now().to_string(), format!("[{envelope}]"));
     let signature = hex(HUB, &format!("{at}.{body}"));
     let headers = [&[("x-time", &*at), ("x-sig", &*signature)][..], &batch].concat();
@@ -411,16 +411,16 @@ async fn a7_an_event_that_breaks_its_schema_is_refused_or_a_dead_letter_by_choic
         ("schemas/order.v2.json", ORDER),
     ])
     .await;
-    let answer = edge.send("/in/caller", &[], r#"{"id":"1","plan":"canary-plan"}"#).await;
+    let answer = edge.send("/in/caller", &[], r#"{"id":"1","plan":"goldfinch-plan"}"#).await;
     let problem = answer.check_problem(422, "schema-invalid");
     let detail = problem["detail"].as_str().unwrap();
-    assert!(detail.contains("/plan breaks enum") && !detail.contains("canary"), "{detail}");
+    assert!(detail.contains("/plan breaks enum") && !detail.contains("goldfinch"), "{detail}");
     assert_eq!(edge.stored().await, 0);
     let answer = edge.send("/in/caller", &[], r#"{"id":"1","plan":"pro"}"#).await;
     assert_eq!((answer.status, answer.is_replayed()), (202, false), "the refusal claimed no key: {answer:?}");
     assert_eq!(edge.event(&answer).await["schema_version"], 2);
 
-    let body = r#"{"id":"2","plan":"canary-plan"}"#;
+    let body = r#"{"id":"2","plan":"goldfinch-plan"}"#;
     let headers = [("x-hub-signature-256", &*github(body)), ("x-github-event", "push"), ("x-github-delivery", "d-1")];
     let answer = edge.send("/in/hub", &headers, body).await;
     assert_eq!(answer.status, 202, "a provider would only send it again: {answer:?}");
@@ -432,7 +432,7 @@ async fn a7_an_event_that_breaks_its_schema_is_refused_or_a_dead_letter_by_choic
     let told = edge.job(&job).await;
     assert_eq!(told["job"]["reason"], "bad_payload");
     let error = told["job"]["error"].as_str().unwrap();
-    assert!(error.contains("schema `order.v2`: /plan breaks enum") && !error.contains("canary"), "{error}");
+    assert!(error.contains("schema `order.v2`: /plan breaks enum") && !error.contains("goldfinch"), "{error}");
     assert!(edge.place.sink.calls().iter().all(|call| call.event != "2"), "nothing was done for it");
     // A person who replays it has seen why.
     let replayed = Command::new(env!("CARGO_BIN_EXE_clinch"))
@@ -453,12 +453,13 @@ async fn a5_p9_what_is_dropped_or_hashed_is_in_no_file_and_in_no_answer() {
     // Nothing is encrypted, so that what is dropped is gone and not only unreadable.
     let settings = "encryption: none\nsources:\n  shop:\n    verify: none\n    key_from: body:/customer/email\n    tenant_from: body:/shop\n    drop: [/customer/note, /shop]\n    hash: [/customer/email, /phone]\n    headers: [x-request-id]\n";
     let edge = Edge::with(&[("clinch.yml", settings), ("flows/edge.yml", &flow("edge", "  - source: shop\n"))]).await;
-    let body = r#"{"id":"kept-7","shop":"canary-shop","customer":{"email":"canary-ada@example.com","note":"canary-note"},"phone":"+15550canary"}"#;
-    let headers = [("x-request-id", "r-1"), ("user-agent", "canary-agent"), ("authorization", "Bearer canary-token")];
+    let body = r#"{"id":"kept-7","shop":"goldfinch-shop","customer":{"email":"goldfinch-ada@example.com","note":"goldfinch-note"},"phone":"+15550goldfinch"}"#;
+    let headers =
+        [("x-request-id", "r-1"), ("user-agent", "goldfinch-agent"), ("authorization", "Bearer goldfinch-token")];
     let answer = edge.send("/in/shop", &headers, body).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     assert!(edge.send("/in/shop", &headers, body).await.is_replayed(), "it is known by what is not kept");
-    let other = body.replace("canary-note", "canary-other");
+    let other = body.replace("goldfinch-note", "goldfinch-other");
     edge.send("/in/shop", &headers, &other).await.check_problem(422, "idempotency-key-reused");
     let told = edge.job(answer.json()["job_id"].as_str().unwrap()).await;
     assert!(told["event"]["source_event_id"].as_str().unwrap().starts_with("h_"), "{told}");
@@ -466,7 +467,7 @@ async fn a5_p9_what_is_dropped_or_hashed_is_in_no_file_and_in_no_answer() {
     assert_eq!(edge.place.sink.calls().len(), 1);
     let metrics = edge.client.get(format!("{}/metrics", edge.server.admin)).send().await.unwrap().text().await.unwrap();
     for seen in [told.to_string(), metrics, edge.server.said()] {
-        assert!(!seen.contains("canary"), "{seen}");
+        assert!(!seen.contains("goldfinch"), "{seen}");
     }
     let scan = |when: &str| {
         let mut kept = false;
@@ -474,7 +475,7 @@ async fn a5_p9_what_is_dropped_or_hashed_is_in_no_file_and_in_no_answer() {
             let path = entry.unwrap().path();
             let bytes = std::fs::read(&path).unwrap();
             let holds = |word: &[u8]| bytes.windows(6).any(|window| window == word);
-            assert!(!holds(b"canary"), "{when}: {} has what was to be dropped", path.display());
+            assert!(!holds(b"goldfinch"), "{when}: {} has what was to be dropped", path.display());
             kept |= holds(b"kept-7");
         }
         assert!(kept, "{when}: what is kept can be found");
