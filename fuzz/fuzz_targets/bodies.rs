@@ -52,6 +52,7 @@ fuzz_target!(|sent: Sent<'_>| {
         source_event_id: sent.id.into(),
         kind: "k".into(),
         tenant: sent.header.into(),
+        sender: "".into(),
         schema_version: 1,
         mismatch: "".into(),
         trace: TraceId(1),
