@@ -2,14 +2,13 @@
 
 use super::jobs::{read_body, reason};
 use super::problem::Problem;
-use super::query::Query;
+use super::query::{Query, StepOf};
 use super::shapes::{Audit, Moment};
 use crate::house::House;
 use crate::people::{People, decide as vote};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequestParts, Path, RawQuery, State};
-use axum::http::request::Parts;
+use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::approval::{ApprovalId, Card, OnExpiry, PENDING, Verdict, Vote};
 use clinch_core::audit::Who;
@@ -150,21 +149,6 @@ pub struct Voted {
     pub outcome: VoteOutcome,
 }
 
-/// The approval in the path.
-pub struct Named(ApprovalId);
-
-impl<S: Send + Sync> FromRequestParts<S> for Named {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Path((job, step)) = Path::<(String, String)>::from_request_parts(parts, state)
-            .await
-            .map_err(|error| Problem::bad_query(error.body_text()))?;
-        let job = job.parse().map_err(|error| Problem::bad_query(format!("{error}.")))?;
-        Ok(Named(ApprovalId { job, step }))
-    }
-}
-
 pub async fn list(
     State(house): State<House>,
     Extension(people): Extension<Arc<dyn People>>,
@@ -200,9 +184,10 @@ fn state(word: &str) -> Result<Option<Verdict>, Problem> {
 pub async fn show(
     State(house): State<House>,
     Extension(people): Extension<Arc<dyn People>>,
-    Named(id): Named,
+    StepOf(job, step): StepOf,
     RawQuery(raw): RawQuery,
 ) -> Result<Json<ApprovalShow>, Problem> {
+    let id = ApprovalId { job, step };
     Query::parse(raw.as_deref(), &[])?;
     let row = house.store.approval(&id).await?.ok_or_else(|| absent(&id))?;
     let card = people.card(&id).await?;
@@ -227,9 +212,10 @@ pub async fn show(
 pub async fn decide(
     State(house): State<House>,
     Extension(who): Extension<Who>,
-    Named(id): Named,
+    StepOf(job, step): StepOf,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Voted>, Problem> {
+    let id = ApprovalId { job, step };
     let ask: VoteAsk = read_body(body)?;
     let record = who.record(reason(&ask.reason, 1)?, house.clock.now());
     let decided = vote(&house, DecideAsk { approval: id.clone(), vote: ask.vote.into(), record }).await?;

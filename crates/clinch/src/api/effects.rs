@@ -2,7 +2,7 @@
 
 use super::jobs::{self, on_record, read_body, reason};
 use super::problem::Problem;
-use super::query::Query;
+use super::query::{Query, StepOf};
 use super::shapes::{
     Audit, Effect, EffectList, EffectResolved, EffectRow, EffectShow, EffectVerified, Job, LateAnswer, Preview,
     ResolveAsk, ResolveTo,
@@ -11,8 +11,7 @@ use crate::house::House;
 use crate::inquiry::{Finding, Inquiry};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{FromRequestParts, Path, RawQuery, State};
-use axum::http::request::Parts;
+use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::audit::Who;
 use clinch_core::effect::{EffectId, EffectWord};
@@ -27,21 +26,6 @@ use std::sync::Arc;
 const ROWS_DEFAULT: usize = 50;
 /// Who asks for one integration is looked for in no more pages than this; further ones are a question of their own.
 const PAGES_MAX: usize = 20;
-
-/// The effect in the path.
-pub struct Named(EffectId);
-
-impl<S: Send + Sync> FromRequestParts<S> for Named {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Path((job, step)) = Path::<(String, String)>::from_request_parts(parts, state)
-            .await
-            .map_err(|error| Problem::bad_query(error.body_text()))?;
-        let job = job.parse().map_err(|error| Problem::bad_query(format!("{error}.")))?;
-        Ok(Named(EffectId { job, step }))
-    }
-}
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<EffectList>, Problem> {
     let query = Query::parse(raw.as_deref(), &["state", "integration", "flow", "job", "before", "limit"])?;
@@ -113,9 +97,10 @@ pub async fn unresolved(house: &House) -> Result<BTreeMap<String, i64>, Problem>
 
 pub async fn show(
     State(house): State<House>,
-    Named(id): Named,
+    StepOf(job, step): StepOf,
     RawQuery(raw): RawQuery,
 ) -> Result<Json<EffectShow>, Problem> {
+    let id = EffectId { job, step };
     Query::parse(raw.as_deref(), &[])?;
     let (story, effect) = find(&house, &id).await?;
     Ok(Json(EffectShow {
@@ -150,8 +135,9 @@ async fn find(house: &House, id: &EffectId) -> Result<(JobStory, clinch_core::ef
 pub async fn verify(
     State(house): State<House>,
     Extension(partners): Extension<Arc<dyn Inquiry>>,
-    Named(id): Named,
+    StepOf(job, step): StepOf,
 ) -> Result<Json<EffectVerified>, Problem> {
+    let id = EffectId { job, step };
     let (story, effect) = find(&house, &id).await?;
     let (found, answer_status, why) = match partners.was_done(&story, &id.step).await? {
         Finding::Done { status } => ("done", Some(status), None),
@@ -174,9 +160,10 @@ pub async fn verify(
 pub async fn resolve(
     State(house): State<House>,
     Extension(who): Extension<Who>,
-    Named(id): Named,
+    StepOf(job, step): StepOf,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<EffectResolved>, Problem> {
+    let id = EffectId { job, step };
     let ask: ResolveAsk = read_body(body)?;
     let resolution = match ask.outcome {
         ResolveTo::Done => Resolution::Done,

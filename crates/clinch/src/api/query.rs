@@ -4,6 +4,7 @@
 use super::problem::Problem;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
+use clinch_core::id::JobId;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -57,6 +58,21 @@ impl<T: FromStr<Err: Display>, S: Send + Sync> FromRequestParts<S> for Id<T> {
             .await
             .map_err(|error| Problem::bad_query(error.body_text()))?;
         text.parse().map(Id).map_err(|error| Problem::bad_query(format!("{error}.")))
+    }
+}
+
+/// A step of a job, by the two ids in the path.
+pub struct StepOf(pub JobId, pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for StepOf {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let Path((job, step)) = Path::<(String, String)>::from_request_parts(parts, state)
+            .await
+            .map_err(|error| Problem::bad_query(error.body_text()))?;
+        let job = job.parse().map_err(|error| Problem::bad_query(format!("{error}.")))?;
+        Ok(StepOf(job, step))
     }
 }
 

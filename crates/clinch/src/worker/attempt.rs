@@ -11,15 +11,13 @@ use super::lookup::{Found, look_up};
 use super::record::{self, testify};
 use super::saga;
 use super::scope::Scope;
-use super::steps::delay::{self, Stand};
-use super::steps::{self, Inward, Kind, approval, policy, queue, queue_pull, setnx};
+use super::steps::{self, Inward, Kind, approval, delay, policy, queue, queue_pull, setnx};
 use super::wrap;
 use crate::budget;
 use crate::effects::{self, Effect, Gate, Passage, Wait};
 use crate::house::House;
 use crate::tally;
 use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
-use clinch_core::approval::ApprovalAction;
 use clinch_core::attempt::{Failure, Outcome, Past, Tally, verdict};
 use clinch_core::config::Workspace;
 use clinch_core::control::Paused;
@@ -32,8 +30,8 @@ use clinch_core::retry::RetryPolicy;
 use clinch_core::saga::{Ended, in_doubt, renewed};
 use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::{Action, DelayAction, PolicyAction, SetnxAction, Step, Worker};
-use clinch_store::{Asked, Claim, Conclusion, Held, NewEffect, Settlement};
+use clinch_core::worker::{Action, PolicyAction, Step, Worker};
+use clinch_store::{Claim, Held, Settlement};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -200,9 +198,11 @@ pub async fn run_step(
     let action = match steps::kind(&step.action) {
         Some(Kind::Outward(action)) => action,
         Some(Kind::Inward(action)) => return Ok(compute(house, claim, step, action, scope)),
-        Some(Kind::Delay(delay)) => return Box::pin(wait_out(house, claim, step, delay, scope)).await,
-        Some(Kind::Approval(action)) => return Box::pin(wait_for_people(house, claim, step, action, scope)).await,
-        Some(Kind::Setnx(setnx)) => return Box::pin(set_once(house, claim, step, setnx, payload, scope)).await,
+        Some(Kind::Delay(delay)) => return Box::pin(delay::wait_out(house, claim, step, delay, scope)).await,
+        Some(Kind::Approval(action)) => {
+            return Box::pin(approval::wait_for_people(house, claim, step, action, scope)).await;
+        }
+        Some(Kind::Setnx(setnx)) => return Box::pin(setnx::set_once(house, claim, step, setnx, payload, scope)).await,
         Some(Kind::Queue(action)) => return Box::pin(queue::put(claim, step, action, payload, scope)).await,
         Some(Kind::Pull(action)) => return Box::pin(queue_pull::pull(claim, step, action, scope)).await,
         Some(Kind::Policy(ask)) => return Box::pin(ask_policy(house, gate, claim, step, ask, payload, scope)).await,
@@ -315,142 +315,6 @@ async fn ask_policy(
         Ok(output) => StepEnd::Computed(output),
         Err(outcome) => StepEnd::Over(End::of(effects::policy::about(name, outcome), name)),
     })
-}
-
-/// The job goes on when its time has come, and is put off until then. When it came here first is in the ledger.
-async fn wait_out(
-    house: &House,
-    claim: &Claim,
-    step: &Step,
-    delay: &DelayAction,
-    scope: &mut Scope<'_>,
-) -> clinch_store::Result<StepEnd> {
-    let (name, now) = (&step.name, house.clock.now());
-    let past = claim.effects.iter().find(|effect| *effect.name == **name);
-    let stand = match delay::stand(delay, past, now, scope.names()) {
-        Ok(stand) => stand,
-        Err(error) => {
-            return Ok(StepEnd::Over(End::refused(Reason::BadPayload, format!("step `{name}`: {error}"), name)));
-        }
-    };
-    if past.is_none() {
-        let reached = NewEffect { name: name.clone(), class: Idempotency::Natural, at: now };
-        if house.insist(|| house.store.intend(claim.lease, reached.clone())).await? == Held::Lost {
-            return Ok(StepEnd::TakenOver);
-        }
-    }
-    let unwritten = |state| Unwritten::from(Conclusion { name: name.clone(), state, at: now });
-    Ok(match stand {
-        Stand::Passed(receipt) => StepEnd::DoneBefore(receipt),
-        Stand::Over(receipt) => {
-            let done = unwritten(EffectState::Done(receipt.clone()));
-            StepEnd::Done(receipt, done)
-        }
-        Stand::WaitUntil(until) => {
-            let put_off = End::of(Outcome::PutOff { until, waits: Waits::Delay }, name);
-            StepEnd::Over(End { unwritten: Some(unwritten(EffectState::NotDone)), ..put_off })
-        }
-    })
-}
-
-/// The job goes on when people have approved, ends when they will not have it, and is put off until they have decided or their time
-/// is over. What was approved stays so, however often the job runs again.
-async fn wait_for_people(
-    house: &House,
-    claim: &Claim,
-    step: &Step,
-    action: &ApprovalAction,
-    scope: &mut Scope<'_>,
-) -> clinch_store::Result<StepEnd> {
-    let (name, now) = (&step.name, house.clock.now());
-    let past = claim.effects.iter().find(|effect| *effect.name == **name);
-    if let Some(EffectState::Done(receipt)) = past.map(|past| &past.state) {
-        return Ok(StepEnd::DoneBefore(receipt.clone()));
-    }
-    let requester = requester(house, claim).await?;
-    let ask = match approval::ask(action, name, claim, requester, scope, now) {
-        Ok(ask) => ask,
-        Err(failure) => {
-            let why = format!("step `{name}`: {}", failure.error);
-            return Ok(StepEnd::Over(End::refused(failure.reason, why, name)));
-        }
-    };
-    let Some(asked) = house.insist(|| house.store.ask_approval(claim.lease, ask.clone())).await? else {
-        return Ok(StepEnd::TakenOver);
-    };
-    crate::crash::point("after_ask");
-    let outcome = match asked {
-        Asked::Pending { expires_at } => {
-            let put_off = Outcome::PutOff { until: expires_at, waits: Waits::Approval };
-            return Ok(StepEnd::Over(End::of(put_off, name)));
-        }
-        Asked::Decided { decision, on_expiry } => decision.outcome(on_expiry),
-    };
-    let output = match outcome {
-        Ok(output) => output,
-        Err(Failure { reason, error, .. }) => {
-            count_step(house, claim, name, "declined", now);
-            let declined = Failure::new(reason, format!("step `{name}`: {error}"));
-            return Ok(StepEnd::Over(End::of(Outcome::Declined(declined), name)));
-        }
-    };
-    if past.is_none() {
-        let reached = NewEffect { name: name.clone(), class: Idempotency::Natural, at: now };
-        if house.insist(|| house.store.intend(claim.lease, reached.clone())).await? == Held::Lost {
-            return Ok(StepEnd::TakenOver);
-        }
-    }
-    count_step(house, claim, name, "ok", now);
-    let receipt = Receipt { status: 200, body: output.to_string().into() };
-    let done = Conclusion { name: name.clone(), state: EffectState::Done(receipt.clone()), at: now };
-    Ok(StepEnd::Done(receipt, done.into()))
-}
-
-/// Who replayed the job: nobody approves what he asked for himself.
-async fn requester(house: &House, claim: &Claim) -> clinch_store::Result<Option<String>> {
-    if claim.replays == 0 {
-        return Ok(None);
-    }
-    let story = house.store.job(claim.lease.job).await?;
-    let replays = story.into_iter().flat_map(|story| story.audit).filter(|row| row.action == "job.replay");
-    Ok(replays.max_by_key(|row| row.at).map(|row| row.actor))
-}
-
-/// Whether the key was free is the result of the step, now and whenever the job runs again.
-async fn set_once(
-    house: &House,
-    claim: &Claim,
-    step: &Step,
-    action: &SetnxAction,
-    payload: &Payload,
-    scope: &mut Scope<'_>,
-) -> clinch_store::Result<StepEnd> {
-    let (name, began) = (&step.name, house.clock.now());
-    let past = claim.effects.iter().find(|effect| *effect.name == **name);
-    let receipt = match past.map(|past| &past.state) {
-        Some(EffectState::Done(receipt)) => receipt.clone(),
-        _ => {
-            let ask = match setnx::ask(action, name, payload, scope, began) {
-                Ok(ask) => ask,
-                Err(failure) => {
-                    let why = format!("step `{name}`: {}", failure.error);
-                    return Ok(StepEnd::Over(End::refused(failure.reason, why, name)));
-                }
-            };
-            let Some(receipt) = house.insist(|| house.store.set_once(claim.lease, ask.clone())).await? else {
-                return Ok(StepEnd::TakenOver);
-            };
-            crate::crash::point("after_set");
-            count_step(house, claim, name, "ok", began);
-            receipt
-        }
-    };
-    if action.stops && !setnx::is_set(&receipt) {
-        let layer = ByLayerFlow { layer: "setnx".into(), flow: (&claim.flow).into() };
-        house.metrics.short_circuits.get_or_create(&layer).inc();
-        return Ok(StepEnd::Over(End::of(Outcome::Succeeded(Ending::Noop), name)));
-    }
-    Ok(StepEnd::DoneBefore(receipt))
 }
 
 /// What cannot be read is not run with something else. What another node may be able to read is left to it.

@@ -17,7 +17,6 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A variable that every process has stands for the secret.
@@ -433,14 +432,6 @@ async fn g2_people_are_reminded_once_before_the_end() {
     assert_eq!(messages(&world, 2).await.len(), 2);
 }
 
-async fn clinch(world: &World, arguments: &[&str]) -> (i32, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
-    command.args(arguments).env("CLINCH_DATA_DIR", world.data_dir()).env_remove("CLINCH_URL").args(["-o", "plain"]);
-    let out = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    (out.status.code().unwrap(), said)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_the_command_line_lists_shows_and_decides_one_by_one_and_in_bulk() {
     let worker = discounts("      expires: 4h");
@@ -449,37 +440,52 @@ async fn g2_the_command_line_lists_shows_and_decides_one_by_one_and_in_bulk() {
     for nth in 0..5 {
         ids.push(asked(&world, nth).await);
     }
-    let (code, said) = clinch(&world, &["approve", "ls"]).await;
+    let (code, said) = world.clinch(&["approve", "ls", "-o", "plain"]).await;
     assert_eq!((code, said.matches("Discount of 40 %").count()), (0, 5), "{said}");
     let one = ids[0].to_string();
-    let (code, said) = clinch(&world, &["approve", "show", &one]).await;
+    let (code, said) = world.clinch(&["approve", "show", &one, "-o", "plain"]).await;
     assert!(code == 0 && said.contains("Discount of 40 % for cart c-0") && said.contains("then reject"), "{said}");
-    let (code, said) = clinch(&world, &["approve", "yes", &one]).await;
+    let (code, said) = world.clinch(&["approve", "yes", &one, "-o", "plain"]).await;
     assert!(code == 9 && said.contains("--reason TEXT"), "{said}");
-    let (code, said) = clinch(&world, &["approve", "yes", &one, "--reason", "known customer"]).await;
+    let (code, said) = world.clinch(&["approve", "yes", &one, "--reason", "known customer", "-o", "plain"]).await;
     assert!(code == 0 && said.contains("decided"), "{said}");
-    let (code, said) = clinch(&world, &["approve", "no", &one, "--reason", "too much"]).await;
+    let (code, said) = world.clinch(&["approve", "no", &one, "--reason", "too much", "-o", "plain"]).await;
     assert!(code == 5 && said.contains("late") && said.contains("it was approved by admin"), "{said}");
     // Never more than was said, and never everything by mistake.
-    let (code, said) =
-        clinch(&world, &["approve", "yes", "--query", "flow:orders", "--max", "3", "--reason", "all"]).await;
+    let (code, said) = world
+        .clinch(&["approve", "yes", "--query", "flow:orders", "--max", "3", "--reason", "all", "-o", "plain"])
+        .await;
     assert!(code == 5 && said.contains("More than 3 wait"), "{said}");
-    let (code, said) =
-        clinch(&world, &["approve", "yes", "--query", "flw:orders", "--max", "9", "--reason", "all"]).await;
+    let (code, said) = world
+        .clinch(&["approve", "yes", "--query", "flw:orders", "--max", "9", "--reason", "all", "-o", "plain"])
+        .await;
     assert!(code == 2 && said.contains("flow:…, step:…"), "{said}");
-    let (code, said) = clinch(&world, &["approve", "cancel", &ids[1].to_string(), "--reason", "not needed"]).await;
-    assert!(code == 0 && said.contains("cancelled"), "{said}");
     let (code, said) =
-        clinch(&world, &["approve", "no", "--query", "flow:orders step:review", "--max", "3", "--reason", "all"]).await;
+        world.clinch(&["approve", "cancel", &ids[1].to_string(), "--reason", "not needed", "-o", "plain"]).await;
+    assert!(code == 0 && said.contains("cancelled"), "{said}");
+    let (code, said) = world
+        .clinch(&[
+            "approve",
+            "no",
+            "--query",
+            "flow:orders step:review",
+            "--max",
+            "3",
+            "--reason",
+            "all",
+            "-o",
+            "plain",
+        ])
+        .await;
     assert_eq!((code, said.matches("rejected").count() >= 3), (0, true), "{said}");
     world.wait(ids[0].job, Word::Success).await;
     for id in &ids[1..] {
         let story = world.wait(id.job, Word::Noop).await;
         assert_eq!(story.row.reason, Some(Reason::ApprovalRejected));
     }
-    let (_, said) = clinch(&world, &["approve", "ls"]).await;
+    let (_, said) = world.clinch(&["approve", "ls", "-o", "plain"]).await;
     assert!(said.contains("nothing waits for you"), "{said}");
-    let (_, said) = clinch(&world, &["approve", "ls", "state:cancelled"]).await;
+    let (_, said) = world.clinch(&["approve", "ls", "state:cancelled", "-o", "plain"]).await;
     assert!(said.contains(&ids[1].to_string()) && !said.contains(&one), "{said}");
     world.close_and_verify().await;
 }

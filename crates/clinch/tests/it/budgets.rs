@@ -11,7 +11,6 @@ use clinch_core::job::{Waits, Word};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const NOISY: &str = "ada.lovelace@example.org";
@@ -39,14 +38,6 @@ async fn post(world: &World, contact: &str, events: usize) -> Vec<JobId> {
         jobs.push(world.post(&format!("{contact}-{nth}"), &body(contact)).await.job());
     }
     jobs
-}
-
-/// The command line, against this house.
-async fn clinch(world: &World, arguments: &[&str]) -> (i32, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
-    command.args(arguments).env("CLINCH_DATA_DIR", world.data_dir()).env_remove("CLINCH_URL").stdin(Stdio::null());
-    let said = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    (said.status.code().unwrap(), String::from_utf8(said.stdout).unwrap() + &String::from_utf8(said.stderr).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,7 +131,7 @@ async fn c5_a_person_sees_who_has_nothing_left_and_grants_more_on_record() {
     let world = world(r#"budget: {per: "{{ body.email }}", max: 2}"#).await;
     let first = world.post("a", &body("noisy")).await.job();
     world.wait(first, Word::Dead).await;
-    let (code, listed) = clinch(&world, &["budget", "ls", "--exhausted", "-o", "json"]).await;
+    let (code, listed) = world.clinch(&["budget", "ls", "--exhausted", "-o", "json"]).await;
     let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((code, &listed["budgets"][0]["left"], &listed["more"]), (0, &json!(0), &json!(false)));
     let id = listed["budgets"][0]["entity"].as_str().unwrap();
@@ -148,16 +139,16 @@ async fn c5_a_person_sees_who_has_nothing_left_and_grants_more_on_record() {
     assert!(shown.contains(id), "the dead letter says whose budget it is: {shown}");
     // By its name and by what it is listed as.
     for whose in [NOISY, id] {
-        let (_, shown) = clinch(&world, &["budget", "show", "charge", whose, "-o", "json"]).await;
+        let (_, shown) = world.clinch(&["budget", "show", "charge", whose, "-o", "json"]).await;
         let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
         assert_eq!((shown["budget"]["entity"].as_str(), &shown["budget"]["spent"]), (Some(id), &json!(2)));
     }
-    let (_, unused) = clinch(&world, &["budget", "show", "charge", "bob@example.org", "-o", "json"]).await;
+    let (_, unused) = world.clinch(&["budget", "show", "charge", "bob@example.org", "-o", "json"]).await;
     assert!(unused.contains(r#""left": 2"#) || unused.contains(r#""left":2"#), "{unused}");
-    let (code, said) = clinch(&world, &["budget", "grant", "charge", NOISY, "3", "--reason", "the CRM is back"]).await;
+    let (code, said) = world.clinch(&["budget", "grant", "charge", NOISY, "3", "--reason", "the CRM is back"]).await;
     assert_eq!(code, 0, "{said}");
-    assert_eq!(clinch(&world, &["budget", "grant", "charge", NOISY, "3", "--reason", " "]).await.0, 2);
-    assert_eq!(clinch(&world, &["budget", "show", "nobody", NOISY]).await.0, 3);
+    assert_eq!(world.clinch(&["budget", "grant", "charge", NOISY, "3", "--reason", " "]).await.0, 2);
+    assert_eq!(world.clinch(&["budget", "show", "nobody", NOISY]).await.0, 3);
     let calls = world.target.calls().len();
     let second = world.post("b", &body("noisy")).await.job();
     world.wait(second, Word::Dead).await;

@@ -6,7 +6,6 @@ use clinch::app::Roles;
 use clinch_core::id::JobId;
 use clinch_core::job::{Waits, Word};
 use serde_json::{Value, json};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const BODY: &str = r#"{"order":7}"#;
@@ -154,9 +153,9 @@ async fn e6_paused_replays_wait_and_new_events_do_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn e6_a_pause_survives_a_restart_and_is_seen_everywhere_with_who_and_why() {
     let mut world = world().await;
-    let (code, said) = clinch(&world, &["pause", "flow:orders", "--reason", "wrong prices", "--until", "2h"]).await;
+    let (code, said) = world.clinch(&["pause", "flow:orders", "--reason", "wrong prices", "--until", "2h"]).await;
     assert!(code == 0 && said.contains("flow:orders"), "{said}");
-    let (code, said) = clinch(&world, &["pauses", "-o", "table"]).await;
+    let (code, said) = world.clinch(&["pauses", "-o", "table"]).await;
     assert!(code == 0 && said.contains("wrong prices") && said.contains("admin"), "{said}");
     let job = world.post("a", BODY).await.job();
     stands_still(&world, job).await;
@@ -169,20 +168,13 @@ async fn e6_a_pause_survives_a_restart_and_is_seen_everywhere_with_who_and_why()
     let audit = world.admin("/api/v1/audit").await.json();
     let newest = &audit["audit"][0];
     assert_eq!((&newest["action"], &newest["reason"]), (&json!("pause.set"), &json!("wrong prices")));
-    let (code, said) = clinch(&world, &["resume", "flow:orders"]).await;
+    let (code, said) = world.clinch(&["resume", "flow:orders"]).await;
     assert!(code == 0 && said.contains("goes on"), "{said}");
     world.wait(job, Word::Success).await;
     assert!(!world.admin("/metrics").await.body.contains("clinch_paused{"));
-    let (_, said) = clinch(&world, &["pauses", "-o", "table"]).await;
+    let (_, said) = world.clinch(&["pauses", "-o", "table"]).await;
     assert!(said.contains("nothing is paused"), "{said}");
     world.close_and_verify().await;
-}
-
-async fn clinch(world: &World, arguments: &[&str]) -> (i32, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
-    command.args(arguments).env("CLINCH_DATA_DIR", world.data_dir()).env_remove("CLINCH_URL").stdin(Stdio::null());
-    let said = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    (said.status.code().unwrap(), String::from_utf8(said.stdout).unwrap() + &String::from_utf8(said.stderr).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]

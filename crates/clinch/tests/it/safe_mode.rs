@@ -7,7 +7,6 @@ use clinch_core::death::Reason;
 use clinch_core::id::JobId;
 use clinch_core::job::{Waits, Word};
 use serde_json::{Value, json};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const BODY: &str = r#"{"email":"ada@example.com"}"#;
@@ -69,17 +68,10 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn clinch(world: &World, arguments: &[&str]) -> (i32, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
-    command.args(arguments).env("CLINCH_DATA_DIR", world.data_dir()).env_remove("CLINCH_URL").stdin(Stdio::null());
-    let said = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    (said.status.code().unwrap(), String::from_utf8(said.stdout).unwrap() + &String::from_utf8(said.stderr).unwrap())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn e4_p4_what_cannot_be_taken_back_waits_through_a_restart_and_the_rest_is_done() {
     let mut world = world("", &format!("{NOTE}{CHARGE}")).await;
-    let (code, said) = clinch(&world, &["safe-mode", "on", "--reason", "wrong price", "-o", "table"]).await;
+    let (code, said) = world.clinch(&["safe-mode", "on", "--reason", "wrong price", "-o", "table"]).await;
     assert!(code == 0 && said.contains("safe mode is ON for all"), "{said}");
     let jobs = [world.post("a", BODY).await.job(), world.post("b", BODY).await.job()];
     for job in jobs {
@@ -100,7 +92,7 @@ async fn e4_p4_what_cannot_be_taken_back_waits_through_a_restart_and_the_rest_is
     })
     .await;
     eventually("a plan", async || {
-        let (_, said) = clinch(&world, &["safe-mode", "off", "--dry-run", "-o", "table"]).await;
+        let (_, said) = world.clinch(&["safe-mode", "off", "--dry-run", "-o", "table"]).await;
         assert!(said.contains("nothing was changed"), "{said}");
         said.contains("2 jobs wait; at 20/1s") && said.contains("orders: 2")
     })
@@ -111,7 +103,7 @@ async fn e4_p4_what_cannot_be_taken_back_waits_through_a_restart_and_the_rest_is
         metrics.contains(r#"clinch_jobs_waiting{flow="orders",why="safe_mode"} 2"#)
     })
     .await;
-    let (code, said) = clinch(&world, &["safe-mode", "off", "-o", "table"]).await;
+    let (code, said) = world.clinch(&["safe-mode", "off", "-o", "table"]).await;
     assert!(code == 0 && said.contains("safe mode is off for all"), "{said}");
     for job in jobs {
         let story = world.wait(job, Word::Success).await;

@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -266,6 +267,15 @@ impl World {
 
     fn admin_url(&self, path: &str) -> String {
         format!("http://{}{path}", self.app().admin.expect("it has an admin listener"))
+    }
+
+    /// The command line, against this house: its exit code, and all that it said.
+    pub async fn clinch(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
+        command.args(arguments).env("CLINCH_DATA_DIR", self.data_dir()).env_remove("CLINCH_URL").stdin(Stdio::null());
+        let said = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (said.status.code().unwrap(), text(said.stdout) + &text(said.stderr))
     }
 
     pub async fn admin(&self, path: &str) -> Answer {

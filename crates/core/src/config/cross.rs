@@ -247,13 +247,7 @@ fn unknown_queues(parts: &Parts<'_>) -> Vec<Problem> {
             Some(_) => format!("add to queues.yml, below `queues:`:\n{lines}"),
             None => format!("create queues.yml:\nqueues:\n{lines}"),
         };
-        at(
-            spot,
-            match nearest(&spot.value, known) {
-                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-                None => problem.help(add),
-            },
-        )
+        at(spot, problem.meant(nearest(&spot.value, known), add))
     };
     named.chain(dead).map(tell).collect()
 }
@@ -417,13 +411,7 @@ fn unknown_sources(parts: &Parts<'_>) -> Vec<Problem> {
         let said = format!("source `{}` is not defined", named.value);
         let problem = Problem::error(Code::UnknownSource, named.span, said).label("unknown source");
         let add = format!("add to clinch.yml, below `sources:`:\n  {}:\n    verify: PRESET", named.value);
-        at(
-            named,
-            match nearest(&named.value, known()) {
-                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-                None => problem.help(add),
-            },
-        )
+        at(named, problem.meant(nearest(&named.value, known()), add))
     };
     unknown.map(problem).collect()
 }
@@ -444,13 +432,7 @@ fn unknown_integrations(parts: &Parts<'_>) -> Vec<Problem> {
         let said = format!("integration `{}` is not defined", called.value);
         let problem = Problem::error(Code::UnknownIntegration, called.span, said).label("unknown integration");
         let add = format!("add to clinch.yml, below `integrations:`:\n  {}:\n    {line}", called.value);
-        at(
-            called,
-            match nearest(&called.value, known()) {
-                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-                None => problem.help(add),
-            },
-        )
+        at(called, problem.meant(nearest(&called.value, known()), add))
     };
     unknown.map(problem).collect()
 }
@@ -517,13 +499,7 @@ fn unknown_templates(parts: &Parts<'_>) -> Vec<Problem> {
         let said = format!("there is no template `{}`", named.value);
         let problem = Problem::error(Code::UnknownTemplate, named.span, said).label("unknown template");
         let add = format!("write what it says into templates/{}.txt", named.value);
-        at(
-            named,
-            match nearest(&named.value, parts.templates.keys().map(String::as_str)) {
-                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-                None => problem.help(add),
-            },
-        )
+        at(named, problem.meant(nearest(&named.value, parts.templates.keys().map(String::as_str)), add))
     };
     unknown.map(problem).collect()
 }

@@ -167,13 +167,7 @@ fn unknown_policies(parts: &Parts<'_>) -> Vec<Problem> {
         let said = format!("policy `{}` is not defined", named.value);
         let problem = Problem::error(Code::UnknownPolicy, named.span, said).label("unknown policy");
         let add = format!("add to policies.yml, below `policies:`:\n  {}:\n    consent: body.…", named.value);
-        at(
-            named,
-            match nearest(&named.value, known()) {
-                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-                None => problem.help(add),
-            },
-        )
+        at(named, problem.meant(nearest(&named.value, known()), add))
     };
     unknown.map(problem).collect()
 }
@@ -186,13 +180,7 @@ fn unknown_channels(parts: &Parts<'_>) -> Vec<Problem> {
         let said = format!("nothing goes over channel `{}`", channel.value);
         let problem = Problem::error(Code::UnknownChannel, channel.span, said).label("unknown channel");
         let add = format!("write `channel: {}` below an integration of clinch.yml", channel.value);
-        at(
-            channel,
-            match nearest(&channel.value, file.known_channels.iter().map(String::as_str)) {
-                Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-                None => problem.help(add),
-            },
-        )
+        at(channel, problem.meant(nearest(&channel.value, file.known_channels.iter().map(String::as_str)), add))
     };
     unknown.map(problem).collect()
 }

@@ -75,6 +75,14 @@ impl Problem {
         self
     }
 
+    /// For a name that is not known: the nearest one that is, if any, and what to add if it was not meant.
+    pub(super) fn meant(self, nearest: Option<&str>, add: String) -> Self {
+        match nearest {
+            Some(meant) => self.help(format!("did you mean `{meant}`? If not, {add}")),
+            None => self.help(add),
+        }
+    }
+
     pub fn also(mut self, span: Span, label: impl Into<String>) -> Self {
         self.also = Some((span, label.into()));
         self

@@ -123,10 +123,7 @@ fn no_carrier(named: &Spot<String>, file: &SettingsFile) -> Option<Problem> {
         let said = format!("integration `{}` is not defined", named.value);
         let problem = Problem::error(Code::UnknownIntegration, named.span, said).label("unknown integration");
         let add = format!("add it below `integrations:`:\n  {}:\n    smtp: smtp://…", named.value);
-        return Some(match nearest(&named.value, known) {
-            Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-            None => problem.help(add),
-        });
+        return Some(problem.meant(nearest(&named.value, known), add));
     }
     let read = file.integrations.iter().find(|known| *known.name == *named.value)?;
     read.channel.is_none().then(|| {

@@ -548,10 +548,7 @@ fn no_carrier(step: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Pro
         let said = format!("nobody carries messages of channel `{}`", channel.value);
         let problem = Problem::error(Code::UnknownIntegration, channel.span, said).label("unknown channel");
         let add = format!("add to clinch.yml, below `messaging:`: `{}: INTEGRATION`", channel.value);
-        return Some(match nearest(&channel.value, known) {
-            Some(meant) => problem.help(format!("did you mean `{meant}`? If not, {add}")),
-            None => problem.help(add),
-        });
+        return Some(problem.meant(nearest(&channel.value, known), add));
     }
     let (key, _) = step.node.entry("send_template")?;
     let names: Vec<&str> = carriers(integrations).iter().map(|known| &*known.name).collect();

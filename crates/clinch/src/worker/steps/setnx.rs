@@ -12,15 +12,20 @@
 //! again is told again that it has. Keys are those of the event's tenant, and are stored as hashes.
 
 use super::{bad_payload, missing};
+use crate::house::House;
+use crate::telemetry::ByLayerFlow;
+use crate::worker::attempt::count_step;
+use crate::worker::end::{End, StepEnd};
 use crate::worker::scope::Scope;
 use bytes::Bytes;
-use clinch_core::attempt::Failure;
-use clinch_core::effect::Receipt;
+use clinch_core::attempt::{Failure, Outcome};
+use clinch_core::effect::{EffectState, Receipt};
+use clinch_core::job::Ending;
 use clinch_core::key::{OnceKey, Pepper};
 use clinch_core::payload::Payload;
 use clinch_core::time::Timestamp;
-use clinch_core::worker::SetnxAction;
-use clinch_store::SetOnce;
+use clinch_core::worker::{SetnxAction, Step};
+use clinch_store::{Claim, SetOnce};
 use std::sync::Arc;
 
 const SET: &[u8] = br#"{"set":true}"#;
@@ -51,4 +56,41 @@ pub fn ask(
 
 pub fn is_set(receipt: &Receipt) -> bool {
     receipt.body == SET
+}
+
+/// Whether the key was free is the result of the step, now and whenever the job runs again.
+pub async fn set_once(
+    house: &House,
+    claim: &Claim,
+    step: &Step,
+    action: &SetnxAction,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<StepEnd> {
+    let (name, began) = (&step.name, house.clock.now());
+    let past = claim.effects.iter().find(|effect| *effect.name == **name);
+    let receipt = match past.map(|past| &past.state) {
+        Some(EffectState::Done(receipt)) => receipt.clone(),
+        _ => {
+            let ask = match ask(action, name, payload, scope, began) {
+                Ok(ask) => ask,
+                Err(failure) => {
+                    let why = format!("step `{name}`: {}", failure.error);
+                    return Ok(StepEnd::Over(End::refused(failure.reason, why, name)));
+                }
+            };
+            let Some(receipt) = house.insist(|| house.store.set_once(claim.lease, ask.clone())).await? else {
+                return Ok(StepEnd::TakenOver);
+            };
+            crate::crash::point("after_set");
+            count_step(house, claim, name, "ok", began);
+            receipt
+        }
+    };
+    if action.stops && !is_set(&receipt) {
+        let layer = ByLayerFlow { layer: "setnx".into(), flow: (&claim.flow).into() };
+        house.metrics.short_circuits.get_or_create(&layer).inc();
+        return Ok(StepEnd::Over(End::of(Outcome::Succeeded(Ending::Noop), name)));
+    }
+    Ok(StepEnd::DoneBefore(receipt))
 }
