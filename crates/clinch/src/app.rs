@@ -14,9 +14,10 @@ use crate::secrets::{self, Secrets, Unread};
 use crate::senders::{self, Senders};
 use crate::server::tls::{Tls, TlsFiles};
 use crate::server::{Listener, Places};
+use crate::sessions::Sessions;
 use crate::telemetry::Metrics;
 use crate::workspace::{Versions, read_files};
-use crate::{intake, keeper, masking, proxy, runtimes, server, worker};
+use crate::{console, intake, keeper, masking, proxy, runtimes, server, worker};
 use clinch_core::config::{self, Encryption, Files, Problem, Severity, SlackButtons, TlsRule, Workspace};
 use clinch_core::egress::Egress;
 use clinch_core::source::{Proof, Source};
@@ -392,8 +393,15 @@ impl App {
             self.rooms.spawn(intake::run(listener, door, house.clone(), stores, credentials, people.clone()));
         }
         if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
-            let router = api::router(house.clone(), doors.token, hands.clone(), hands.clone());
-            let service = hyper_util::service::TowerToHyperService::new(router);
+            let api = api::router(house.clone(), doors.token, hands.clone(), hands.clone());
+            let desk = console::Desk {
+                api: console::Api(api.clone()),
+                sessions: Arc::new(Sessions::new(doors.token)),
+                clock: house.clock.clone(),
+                hosts: console::Hosts::of(self.admin.expect("it is listened on"), &[]),
+                stop: house.stop.clone(),
+            };
+            let service = hyper_util::service::TowerToHyperService::new(api.fallback_service(console::router(desk)));
             let door = self.listener("admin", doors.tls.admin);
             let of_peer = move |peer| {
                 let service = service.clone();

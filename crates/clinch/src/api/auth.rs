@@ -52,7 +52,7 @@ impl AdminToken {
     }
 
     /// Digests are compared, all of them to the end: how long it takes says nothing about the token.
-    fn recognises(&self, presented: &str) -> bool {
+    pub fn recognises(&self, presented: &str) -> bool {
         verify_slices_are_equal(self.0.as_bytes(), TokenDigest::of(presented).as_bytes()).is_ok()
     }
 }
@@ -89,6 +89,10 @@ pub async fn require(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
+    // Somebody of this house asks, who knows who it is for. From outside nobody can say so.
+    if request.extensions().get::<Who>().is_some() {
+        return Ok(next.run(request).await);
+    }
     let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
     let name = match shown {
         Some(shown) if admin.recognises(shown) => ADMIN.to_string(),

@@ -35,7 +35,7 @@ use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use problem::Problem;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>, peopl
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(health::metrics))
-        .fallback(unknown_path)
+        .route("/api/{*path}", any(unknown_path))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(harden))

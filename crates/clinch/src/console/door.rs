@@ -1,0 +1,317 @@
+//! Who comes in: the name under which the console is called, where a request comes from, and the session in its cookie.
+
+use super::Desk;
+use super::ask::{Ask, Refusal};
+use super::frame::{self, Frame};
+use crate::api::auth::Peer;
+use askama::Template;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Query, Request, State};
+use axum::http::header::{COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use clinch_core::audit::Who;
+use clinch_core::time::Timestamp;
+use data_encoding::BASE64URL_NOPAD;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Not sent over a wire that others read, not to other ports' scripts, not from other sites.
+const SESSION: &str = "__Host-clinch";
+const SESSION_RULES: &str = "; Path=/; Secure; HttpOnly; SameSite=Strict";
+const THEME: &str = "clinch-theme";
+pub const THEMES: [&str; 4] = ["auto", "light", "dark", "contrast"];
+
+/// The names that the console may be called by: a page of others whose name was pointed here is none of them.
+#[derive(Clone)]
+pub struct Hosts(Arc<Vec<String>>);
+
+impl Hosts {
+    /// The address that is listened on, this machine's own names, and those that the workspace adds.
+    pub fn of(address: SocketAddr, added: &[String]) -> Hosts {
+        let port = address.port();
+        let own = [address.ip().to_string(), "localhost".into(), "127.0.0.1".into(), "[::1]".into()];
+        let with_port = own.into_iter().map(|name| format!("{name}:{port}"));
+        Hosts(Arc::new(with_port.chain(added.iter().map(|name| name.to_ascii_lowercase())).collect()))
+    }
+
+    fn knows(&self, host: &str) -> bool {
+        self.0.iter().any(|known| known.eq_ignore_ascii_case(host))
+    }
+}
+
+/// Lets nobody in who comes by another name or from another site.
+pub async fn guard(State(desk): State<Desk>, request: Request, next: Next) -> Response {
+    let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
+    let host = named.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    if !host.is_some_and(|host| desk.hosts.knows(host)) {
+        let said = "The console is not known by this name. Add it to `console: {hosts: […]}` in clinch.yml.\n";
+        return (StatusCode::MISDIRECTED_REQUEST, said).into_response();
+    }
+    if *request.method() != Method::GET && *request.method() != Method::HEAD && !is_own(request.headers(), host) {
+        return (StatusCode::FORBIDDEN, "Forms are taken from the console's own pages only.\n").into_response();
+    }
+    next.run(request).await
+}
+
+/// Whether one of our own pages sent it. A browser says so; what says nothing is not believed.
+fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    match (text("sec-fetch-site"), text(ORIGIN.as_str())) {
+        (Some(site), _) => site == "same-origin",
+        (None, Some(origin)) => host.is_some_and(|host| origin.split_once("://").is_some_and(|(_, from)| from == host)),
+        (None, None) => false,
+    }
+}
+
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
+}
+
+/// Somebody who is logged in, and looks.
+#[derive(Clone)]
+pub struct Visitor {
+    pub ask: Ask,
+    pub who: Who,
+    pub now: Timestamp,
+    /// Proves that a form is from one of this session's pages.
+    pub csrf: String,
+    pub theme: &'static str,
+    /// What was said to be done on the page before.
+    pub done: Option<String>,
+}
+
+impl Visitor {
+    /// The frame of a page in this place, with what is shown on all of them.
+    pub async fn frame(&self, title: impl Into<String>, place: &'static str) -> Result<Frame, Refused> {
+        Frame::of(self, title.into(), place).await.map_err(|refusal| self.refused(refusal))
+    }
+
+    /// What the API answers, as this person.
+    pub async fn get<T: DeserializeOwned>(&self, path: impl Display) -> Result<T, Refused> {
+        self.ask.get(path).await.map_err(|refusal| self.refused(refusal))
+    }
+
+    pub async fn post<T: DeserializeOwned>(&self, path: impl Display, ask: &impl Serialize) -> Result<T, Refused> {
+        self.ask.post(path, ask).await.map_err(|refusal| self.refused(refusal))
+    }
+
+    pub fn refused(&self, refusal: Refusal) -> Refused {
+        Refused { refusal, theme: self.theme }
+    }
+}
+
+impl FromRequestParts<Desk> for Visitor {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, desk: &Desk) -> Result<Visitor, Response> {
+        let origin = parts.extensions.get::<Peer>().map_or_else(|| "web".into(), |Peer(ip)| format!("web {ip}"));
+        let secret = cookie(&parts.headers, SESSION);
+        let who = match secret {
+            Some(secret) => desk.sessions.whose(secret, origin).await,
+            None => None,
+        };
+        let (Some(secret), Some(who)) = (secret, who) else {
+            return Err(to_log_in(&parts.method, &parts.uri));
+        };
+        let done = url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
+            .find(|(name, _)| name == "done")
+            .map(|(_, word)| word.into_owned());
+        Ok(Visitor {
+            ask: Ask::new(desk.api.clone(), who.clone()),
+            who,
+            now: desk.clock.now(),
+            csrf: csrf_of(secret),
+            theme: theme_of(&parts.headers),
+            done,
+        })
+    }
+}
+
+/// Who only looks is brought back after the log-in; a form has to be sent again.
+fn to_log_in(method: &Method, uri: &Uri) -> Response {
+    let back = if *method == Method::GET { uri.path_and_query().map_or("/", |path| path.as_str()) } else { "/" };
+    see_other(&format!("/login{}", super::ask::query(&[("back", back)])))
+}
+
+/// A form of somebody who is logged in, from one of the pages of that session.
+pub struct Post {
+    pub visitor: Visitor,
+    fields: Vec<(String, String)>,
+}
+
+impl Post {
+    pub fn text(&self, name: &str) -> &str {
+        self.fields.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value.trim())
+    }
+}
+
+impl FromRequest<Desk> for Post {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, desk: &Desk) -> Result<Post, Response> {
+        let (mut parts, body) = request.into_parts();
+        let visitor = Visitor::from_request_parts(&mut parts, desk).await?;
+        let body =
+            Bytes::from_request(Request::from_parts(parts, body), desk).await.map_err(IntoResponse::into_response)?;
+        let post = Post { fields: url::form_urlencoded::parse(&body).into_owned().collect(), visitor };
+        match verify_slices_are_equal(post.text("csrf").as_bytes(), post.visitor.csrf.as_bytes()) {
+            Ok(()) => Ok(post),
+            Err(_) => {
+                let said = "This form is from another log-in. Go back, load the page again, and send it again.\n";
+                Err((StatusCode::FORBIDDEN, said).into_response())
+            }
+        }
+    }
+}
+
+fn csrf_of(secret: &str) -> String {
+    BASE64URL_NOPAD.encode(digest(&SHA256, format!("form {secret}").as_bytes()).as_ref())
+}
+
+fn theme_of(headers: &HeaderMap) -> &'static str {
+    let asked = cookie(headers, THEME).unwrap_or_default();
+    THEMES.into_iter().find(|theme| *theme == asked).unwrap_or(THEMES[0])
+}
+
+/// What somebody is told who does not get his page.
+pub struct Refused {
+    pub refusal: Refusal,
+    pub theme: &'static str,
+}
+
+#[derive(Template)]
+#[template(path = "refused.html")]
+struct RefusedPage<'a> {
+    refusal: &'a Refusal,
+    theme: &'a str,
+    assets: &'static str,
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let page = RefusedPage { refusal: &self.refusal, theme: self.theme, assets: super::files::version() };
+        (self.refusal.status(), frame::html(&page)).into_response()
+    }
+}
+
+pub async fn nothing_here(visitor: Visitor, uri: Uri) -> Refused {
+    let detail = format!("There is no page {}. The overview has links to all of them.", uri.path());
+    let title = "It is not there".into();
+    visitor.refused(Refusal { status: 404, code: "CL0505".into(), title, detail })
+}
+
+pub fn see_other(to: &str) -> Response {
+    let to = HeaderValue::from_str(to).unwrap_or(HeaderValue::from_static("/"));
+    (StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response()
+}
+
+#[derive(Template)]
+#[template(path = "login.html")]
+struct LoginPage {
+    theme: &'static str,
+    assets: &'static str,
+    back: String,
+    code: String,
+    failed: bool,
+}
+
+pub async fn ask_in(Query(asked): Query<BTreeMap<String, String>>, headers: HeaderMap) -> Response {
+    let text = |name: &str| asked.get(name).cloned().unwrap_or_default();
+    let page = LoginPage {
+        theme: theme_of(&headers),
+        assets: super::files::version(),
+        back: text("back"),
+        code: text("code"),
+        failed: false,
+    };
+    frame::html(&page)
+}
+
+pub async fn log_in(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
+    let fields: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
+    let text = |name: &str| fields.get(name).map_or("", |value| value.trim());
+    let back = text("back");
+    // Never to another site.
+    let back = if back.starts_with('/') && !back.starts_with("//") && !back.contains('\\') { back } else { "/" };
+    match desk.sessions.enter(text("name"), text("password")).await {
+        Some(secret) => {
+            let mut response = see_other(back);
+            set_cookie(&mut response, &format!("{SESSION}={secret}{SESSION_RULES}"));
+            response
+        }
+        None => {
+            let page = LoginPage {
+                theme: theme_of(&headers),
+                assets: super::files::version(),
+                back: back.into(),
+                code: String::new(),
+                failed: true,
+            };
+            (StatusCode::UNAUTHORIZED, frame::html(&page)).into_response()
+        }
+    }
+}
+
+pub async fn log_out(State(desk): State<Desk>, headers: HeaderMap, _post: Post) -> Response {
+    if let Some(secret) = cookie(&headers, SESSION) {
+        desk.sessions.leave(secret).await;
+    }
+    let mut response = see_other("/login");
+    set_cookie(&mut response, &format!("{SESSION}={SESSION_RULES}; Max-Age=0"));
+    response
+}
+
+/// How the pages look, for this browser.
+pub async fn theme(post: Post) -> Response {
+    let asked = post.text("theme");
+    let theme = THEMES.into_iter().find(|theme| *theme == asked).unwrap_or(THEMES[0]);
+    let mut response = see_other("/settings");
+    set_cookie(&mut response, &format!("{THEME}={theme}; Path=/; SameSite=Strict; Max-Age=31536000"));
+    response
+}
+
+fn set_cookie(response: &mut Response, cookie: &str) {
+    let cookie = HeaderValue::from_str(cookie).expect("a cookie of ours is printable");
+    response.headers_mut().append(SET_COOKIE, cookie);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t_099_forms_of_other_sites_are_not_taken() {
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            pairs.iter().map(|(name, value)| (name.parse().expect("a name"), HeaderValue::from_static(value))).collect()
+        };
+        let own = |pairs| is_own(&headers(pairs), Some("127.0.0.1:7401"));
+        assert!(own(&[("sec-fetch-site", "same-origin")]));
+        assert!(own(&[("origin", "http://127.0.0.1:7401")]));
+        assert!(!own(&[("sec-fetch-site", "cross-site"), ("origin", "http://127.0.0.1:7401")]));
+        assert!(!own(&[("sec-fetch-site", "none")]));
+        assert!(!own(&[("origin", "http://evil.example")]));
+        assert!(!own(&[]));
+    }
+
+    #[test]
+    fn t_100_the_console_answers_to_its_own_names_only() {
+        let hosts = Hosts::of("10.0.0.5:7401".parse().expect("an address"), &["clinch.corp.example".into()]);
+        for known in ["10.0.0.5:7401", "localhost:7401", "127.0.0.1:7401", "CLINCH.corp.example"] {
+            assert!(hosts.knows(known), "{known}");
+        }
+        for other in ["evil.example", "localhost:7400", "localhost", "10.0.0.5:7401.evil.example", ""] {
+            assert!(!hosts.knows(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The console: HTML for people, rendered here, from what the public API answers. Reading and all that changes something in
+//! bounds works without a script; the script adds keys and live numbers.
+
+mod ask;
+mod door;
+mod files;
+mod frame;
+mod jobs;
+mod live;
+mod look;
+mod overview;
+mod safe_mode;
+
+pub use ask::Api;
+pub use door::Hosts;
+
+use crate::clock::Clock;
+use crate::sessions::Sessions;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::Response;
+use axum::routing::{get, post};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// The largest form that is taken.
+const FORM_BYTES_MAX: usize = 256 << 10;
+/// Only what comes from here is shown or run; nobody frames it, and no text becomes a script.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+    form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types clinch";
+
+/// What every page is made with.
+#[derive(Clone)]
+pub struct Desk {
+    pub api: Api,
+    pub sessions: Arc<Sessions>,
+    pub clock: Arc<dyn Clock>,
+    pub hosts: Hosts,
+    pub stop: CancellationToken,
+}
+
+pub fn router(desk: Desk) -> Router {
+    Router::new()
+        .route("/", get(overview::show))
+        .route("/jobs", get(jobs::list))
+        .route("/jobs/{id}", get(jobs::show))
+        .route("/jobs/{id}/replay", post(jobs::replay))
+        .route("/safe-mode", get(safe_mode::show))
+        .route("/safe-mode/on", post(safe_mode::on))
+        .route("/safe-mode/off", post(safe_mode::off))
+        .route("/live", get(live::stream))
+        .route("/login", get(door::ask_in).post(door::log_in))
+        .route("/logout", post(door::log_out))
+        .route("/theme", post(door::theme))
+        .route("/static/{file}", get(files::serve))
+        .fallback(door::nothing_here)
+        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
+        .layer(from_fn_with_state(desk.clone(), door::guard))
+        .layer(map_response(harden))
+        .with_state(desk)
+}
+
+async fn harden(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let mut set = |name: HeaderName, value: &'static str| headers.insert(name, HeaderValue::from_static(value));
+    set(CONTENT_SECURITY_POLICY, POLICY);
+    set(X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set(REFERRER_POLICY, "no-referrer");
+    set(HeaderName::from_static("cross-origin-opener-policy"), "same-origin");
+    keep_private(headers);
+    response
+}
+
+/// Pages are of one moment and for one person; files say themselves how long they are good.
+fn keep_private(headers: &mut HeaderMap) {
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+}

@@ -1,0 +1,105 @@
+// Keys, live numbers and small comforts. Without it every page reads and every form works.
+'use strict';
+(() => {
+  const policy = window.trustedTypes ? trustedTypes.createPolicy('clinch', { createHTML: text => text }) : { createHTML: text => text };
+  const $ = (what, within = document) => within.querySelector(what);
+  const $$ = (what, within = document) => [...within.querySelectorAll(what)];
+  const typing = target => target.closest('input, select, textarea, [contenteditable]');
+
+  // Live: a beat from the server, then the page is asked for again and only what is marked is replaced.
+  const pulse = $('#pulse');
+  let source = null, paused = false, asking = false, last = 0;
+  const say = word => { if (pulse) { pulse.hidden = false; pulse.textContent = word; } };
+  const busy = () => document.hidden || paused || $('dialog[open]') || (document.activeElement && document.activeElement.closest('[data-live] form'))
+    || $('[data-live] input:checked');
+  async function refresh() {
+    if (asking || busy() || !$('[data-live]')) return;
+    asking = true;
+    try {
+      const answer = await fetch(location.href, { headers: { accept: 'text/html' }, redirect: 'error' });
+      if (!answer.ok) return;
+      const fresh = new DOMParser().parseFromString(policy.createHTML(await answer.text()), 'text/html');
+      if (busy()) return;
+      const at = rowAt();
+      for (const old of $$('[data-live]')) {
+        const now = fresh.getElementById(old.id);
+        if (now && now.innerHTML !== old.innerHTML) {
+          const focused = document.activeElement && old.contains(document.activeElement) && document.activeElement.id;
+          old.replaceChildren(...now.childNodes);
+          if (focused && document.getElementById(focused)) document.getElementById(focused).focus();
+        }
+      }
+      if (at) { const row = document.getElementById(at); if (row) mark(row, false); }
+      last = Date.now();
+    } catch { say('behind'); } finally { asking = false; }
+  }
+  function listen() {
+    if (!window.EventSource || !pulse) return;
+    source = new EventSource('/live');
+    source.addEventListener('pulse', event => {
+      const now = JSON.parse(event.data);
+      const count = $('#nav-dead');
+      if (count) count.textContent = now.dead.toLocaleString('en');
+      say('live'); refresh();
+    });
+    source.onerror = () => say(last ? `behind ${Math.round((Date.now() - last) / 1000)} s` : 'not live');
+  }
+  const toggle = () => { paused = !paused; if (paused) { source && source.close(); source = null; say('paused'); } else listen(); };
+  document.addEventListener('visibilitychange', () => { if (document.hidden) { source && source.close(); source = null; } else if (!paused && !source) listen(); });
+  listen();
+
+  // Rows.
+  const rows = () => $$('tr[data-href]');
+  const rowAt = () => { const row = $('tr.at'); return row && row.id; };
+  function mark(row, scroll = true) {
+    rows().forEach(other => other.classList.remove('at'));
+    row.classList.add('at');
+    if (scroll) row.scrollIntoView({ block: 'nearest' });
+    const link = $('a', row); if (link && scroll) link.focus({ preventScroll: true });
+  }
+  function step(by) {
+    const all = rows(); if (!all.length) return;
+    const now = all.findIndex(row => row.classList.contains('at'));
+    mark(all[Math.max(0, Math.min(all.length - 1, now + by))]);
+  }
+  const current = () => $('tr.at');
+
+  async function copy(text) {
+    try { await navigator.clipboard.writeText(text); } catch {
+      const box = document.createElement('textarea'); box.value = text; document.body.append(box); box.select(); document.execCommand('copy'); box.remove();
+    }
+    say('copied');
+  }
+  document.addEventListener('click', event => {
+    const button = event.target.closest('[data-copy]');
+    if (button) { event.preventDefault(); copy(button.dataset.copy); }
+    const all = event.target.closest('[data-check]');
+    if (all) $$(`input[name="${all.dataset.check}"]`, all.closest('form')).forEach(box => { box.checked = all.checked; });
+    const opener = event.target.closest('[data-open]');
+    if (opener) { const box = document.getElementById(opener.dataset.open); if (box && box.showModal) { event.preventDefault(); box.showModal(); } }
+  });
+
+  // Keys. They can be switched off in the settings, for those whose tools type letters.
+  let going = 0;
+  const off = () => localStorage.getItem('clinch-keys') === 'off';
+  document.addEventListener('keydown', event => {
+    if ((event.ctrlKey || event.metaKey) && event.key === 'k') { event.preventDefault(); $('#find')?.focus(); return; }
+    if (off() || event.ctrlKey || event.metaKey || event.altKey || typing(event.target) || $('dialog[open]')) return;
+    if (Date.now() - going < 1500) {
+      going = 0;
+      const link = $(`[data-go="${CSS.escape(event.key)}"]`);
+      if (link) { event.preventDefault(); link.click(); return; }
+    }
+    const named = $(`[data-press="${CSS.escape(event.key)}"]`);
+    if (named) { event.preventDefault(); named.click(); return; }
+    const does = {
+      '/': () => $('#find')?.focus(), 'g': () => { going = Date.now(); }, 'j': () => step(1), 'k': () => step(-1),
+      'ArrowDown': () => current() && step(1), 'ArrowUp': () => current() && step(-1),
+      'o': () => current() && (location.href = current().dataset.href),
+      'x': () => { const box = current() && $('input[type=checkbox]', current()); if (box) { box.checked = !box.checked; box.dispatchEvent(new Event('change', { bubbles: true })); } },
+      'c': () => { const id = current()?.dataset.id || $('main [data-id]')?.dataset.id; if (id) copy(id); },
+      '.': toggle, '?': () => $('#help')?.showModal(), 't': () => $('#theme-next')?.click(),
+    }[event.key];
+    if (does) { if (!event.key.startsWith('Arrow') || current()) event.preventDefault(); does(); }
+  });
+})();
