@@ -36,7 +36,6 @@ async fn the_admin_api_is_for_who_has_the_token() {
     assert_eq!(world.admin("/api/v1/jobs").await.status, 200);
     assert_eq!(world.admin("/api/v1/jobs").await.header("cache-control"), Some("no-store"));
     world.admin("/api/v1/nothing").await.check_problem(404, "not-found");
-    world.admin("/").await.check_problem(404, "not-found");
     use std::os::unix::fs::PermissionsExt;
     let token = std::fs::metadata(world.data_dir().join("admin.token")).unwrap();
     assert_eq!(token.permissions().mode() & 0o777, 0o600);
