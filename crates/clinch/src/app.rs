@@ -395,7 +395,7 @@ impl App {
         if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
             let api = api::router(house.clone(), doors.token, hands.clone(), hands.clone());
             let desk = console::Desk {
-                api: console::Api(api.clone()),
+                api: console::Api(api::routes(house.clone(), hands.clone(), hands.clone())),
                 sessions: Arc::new(Sessions::new(doors.token)),
                 clock: house.clock.clone(),
                 hosts: console::Hosts::of(self.admin.expect("it is listened on"), &[]),

@@ -3,29 +3,31 @@
 
 use crate::id::JobId;
 use crate::time::Timestamp;
-use crate::user;
+use crate::user::{self, Permission, Role};
 use aws_lc_rs::digest::{Context, SHA256};
 use data_encoding::HEXLOWER;
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
 
-/// Somebody who acts, and from where.
+/// Somebody who acts, from where, and what he may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
     pub name: String,
     /// The address of a caller (`api 127.0.0.1`), or the room in which clinch acts by itself.
     pub origin: String,
+    pub role: Role,
 }
 
 impl Who {
     /// Nobody asked for it: a rule did.
     pub fn clinch(room: &str) -> Who {
-        Who { name: user::CLINCH.into(), origin: room.into() }
+        Who { name: user::CLINCH.into(), origin: room.into(), role: Role::Admin }
     }
 
     pub fn record(&self, reason: impl Into<String>, at: Timestamp) -> Record {
-        Record { actor: self.name.clone(), origin: self.origin.clone(), reason: reason.into(), at }
+        let right = if user::is_own(&self.name) { Right::Given } else { Right::User(self.role) };
+        Record { actor: self.name.clone(), origin: self.origin.clone(), right, reason: reason.into(), at }
     }
 }
 
@@ -34,8 +36,48 @@ impl Who {
 pub struct Record {
     pub actor: String,
     pub origin: String,
+    pub right: Right,
     pub reason: String,
     pub at: Timestamp,
+}
+
+/// By what right somebody acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Right {
+    /// Nobody is asked: it is clinch itself or the admin, or it goes on with what somebody was allowed to begin.
+    Given,
+    /// A user, who came with this role. Whether he still has it is asked where it is written down.
+    User(Role),
+    /// The workspace names him. He need not be a user; if he is one, his role counts.
+    Named,
+}
+
+/// Somebody may not do this, and nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{actor} may not do this: {action} needs a role that allows `{}`", .needs.map_or("nobody", Permission::word))]
+pub struct NotAllowed {
+    pub actor: String,
+    pub action: &'static str,
+    /// `None`: no user may.
+    pub needs: Option<Permission>,
+}
+
+impl Record {
+    /// Whether he may do this, asked where it is written down. `now` is the role of the user of this name at that moment: it may
+    /// be another than the one he came with, and who was removed meanwhile has none.
+    pub fn allows(&self, action: &'static str, now: Option<Role>) -> Result<(), NotAllowed> {
+        let needs = Permission::of_act(action);
+        let may = |role: Role| needs.is_some_and(|needs| role.may(needs));
+        let is_allowed = match self.right {
+            Right::Given => true,
+            Right::User(then) => may(then) && now.is_some_and(may),
+            Right::Named => now.is_none_or(may),
+        };
+        match is_allowed {
+            true => Ok(()),
+            false => Err(NotAllowed { actor: self.actor.clone(), action, needs }),
+        }
+    }
 }
 
 /// What was done. No personal data: what is on record cannot be erased.
@@ -404,6 +446,28 @@ mod tests {
         assert!("abc".parse::<Digest>().is_err());
     }
 
+    #[test]
+    fn k1_what_somebody_may_is_asked_of_the_role_that_he_came_with_and_of_the_one_that_he_has_now() {
+        let record = |name: &str, role| {
+            Who { name: name.into(), origin: "api".into(), role }.record("", Timestamp::from_micros(1))
+        };
+        let check = |record: &Record, now, is_allowed: bool| {
+            assert_eq!(record.allows("job.replay", now).is_ok(), is_allowed, "{record:?} {now:?}");
+        };
+        let maya = record("maya", Role::Operator);
+        check(&maya, Some(Role::Operator), true);
+        check(&maya, Some(Role::Viewer), false);
+        check(&maya, None, false);
+        check(&record("maya", Role::Viewer), Some(Role::Admin), false);
+        let named = Record { right: Right::Named, ..maya };
+        check(&named, None, true);
+        check(&named, Some(Role::Approver), false);
+        check(&Record { right: Right::Given, ..named }, Some(Role::Viewer), true);
+        check(&record("admin", Role::Admin), None, true);
+        check(&Who::clinch("keeper").record("", Timestamp::from_micros(1)), None, true);
+        assert!(record("maya", Role::Admin).allows("config.activate", Some(Role::Admin)).is_err(), "no user does it");
+    }
+
     /// Whoever checks an export elsewhere relies on it.
     #[test]
     fn g3_the_hash_of_a_row_is_the_same_for_ever() {
@@ -414,7 +478,7 @@ mod tests {
             before: json!({"state": "dead"}),
             after: Value::Null,
         };
-        let who = Who { name: "maya".into(), origin: "api 127.0.0.1".into() };
+        let who = Who { name: "maya".into(), origin: "api 127.0.0.1".into(), role: Role::Operator };
         let row = { Chain::START }.append(&act, &who.record("INC-482", Timestamp::from_micros(1_790_000_000_000_000)));
         assert_eq!(row.hash.to_string(), "90b193ddb3508099ac825195456066f38b1335eb1dccb6808b5e4a8cc2cc68c9");
     }

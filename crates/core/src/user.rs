@@ -1,4 +1,5 @@
-//! A person who may ask: known by name, and recognised by a token of which only the digest is kept.
+//! A person who may ask: known by name, recognised by a token of which only the digest is kept, and allowed what his role
+//! allows.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use std::fmt;
@@ -35,9 +36,9 @@ impl FromStr for UserName {
         if !begins || !fine || text.len() > NAME_BYTES_MAX {
             return Err(BadUserName::NotAName(text.chars().take(80).collect()));
         }
-        match text {
-            ADMIN | CLINCH => Err(BadUserName::Taken(text.into())),
-            _ => Ok(UserName(text.into())),
+        match is_own(text) {
+            true => Err(BadUserName::Taken(text.into())),
+            false => Ok(UserName(text.into())),
         }
     }
 }
@@ -45,6 +46,169 @@ impl FromStr for UserName {
 impl fmt::Display for UserName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Whether a name is that of no user: clinch itself, or whoever has the admin token.
+pub fn is_own(name: &str) -> bool {
+    matches!(name, ADMIN | CLINCH)
+}
+
+/// What somebody is here for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Looks.
+    Viewer,
+    /// Keeps it running: replays, resolves, pauses, drops.
+    Operator,
+    /// Decides what waits for people.
+    Approver,
+    /// Decides, and stops what goes out.
+    Growth,
+    Admin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a role; they are viewer, operator, approver, growth, admin")]
+pub struct NotARole(String);
+
+impl Role {
+    pub const ALL: [Role; 5] = [Role::Viewer, Role::Operator, Role::Approver, Role::Growth, Role::Admin];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Approver => "approver",
+            Role::Growth => "growth",
+            Role::Admin => "admin",
+        }
+    }
+
+    /// The one table of who may do what; docs/users.md shows it.
+    pub const fn may(self, permission: Permission) -> bool {
+        use Permission::*;
+        match self {
+            Role::Viewer => matches!(permission, Read),
+            Role::Operator => {
+                matches!(permission, Read | Replay | Resolve | Pause | SafeMode | Drop | Settings | Budget | Schedule)
+            }
+            Role::Approver => matches!(permission, Read | Approve),
+            Role::Growth => matches!(permission, Read | Approve | SafeMode),
+            Role::Admin => true,
+        }
+    }
+
+    /// Whether it allows all that the other allows.
+    pub fn covers(self, other: Role) -> bool {
+        Permission::ALL.into_iter().all(|permission| !other.may(permission) || self.may(permission))
+    }
+}
+
+impl FromStr for Role {
+    type Err = NotARole;
+    fn from_str(text: &str) -> Result<Self, NotARole> {
+        let spelt = |role: &Role| role.word() == text;
+        Role::ALL.into_iter().find(spelt).ok_or_else(|| NotARole(text.chars().take(80).collect()))
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What can be allowed. Every route of the API needs one, and so does every act on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Permission {
+    /// To look, at what is masked for everybody.
+    Read,
+    /// To let dead letters run again.
+    Replay,
+    /// To say what became of an effect of unknown outcome.
+    Resolve,
+    Pause,
+    SafeMode,
+    /// To vote on what waits for people.
+    Approve,
+    /// To give dead letters up, or to confirm it.
+    Drop,
+    Settings,
+    Budget,
+    /// To let a schedule run now.
+    Schedule,
+    /// To erase somebody's data.
+    Erase,
+    /// To change the keys of the store.
+    Encryption,
+    /// To give senders tokens.
+    Senders,
+    Users,
+}
+
+impl Permission {
+    pub const ALL: [Permission; 14] = [
+        Permission::Read,
+        Permission::Replay,
+        Permission::Resolve,
+        Permission::Pause,
+        Permission::SafeMode,
+        Permission::Approve,
+        Permission::Drop,
+        Permission::Settings,
+        Permission::Budget,
+        Permission::Schedule,
+        Permission::Erase,
+        Permission::Encryption,
+        Permission::Senders,
+        Permission::Users,
+    ];
+
+    pub const fn word(self) -> &'static str {
+        match self {
+            Permission::Read => "read",
+            Permission::Replay => "replay",
+            Permission::Resolve => "resolve",
+            Permission::Pause => "pause",
+            Permission::SafeMode => "safe_mode",
+            Permission::Approve => "approve",
+            Permission::Drop => "drop",
+            Permission::Settings => "settings",
+            Permission::Budget => "budget",
+            Permission::Schedule => "schedule",
+            Permission::Erase => "erase",
+            Permission::Encryption => "encryption",
+            Permission::Senders => "senders",
+            Permission::Users => "users",
+        }
+    }
+
+    /// What an act needs that the audit calls so. `None`: no user does it.
+    pub fn of_act(action: &str) -> Option<Permission> {
+        let (family, verb) = action.split_once('.')?;
+        match (family, verb) {
+            ("job", "replay") | ("replay", _) => Some(Permission::Replay),
+            ("job", "drop" | "drop.ask" | "drop.withdraw" | "undrop") => Some(Permission::Drop),
+            ("effect", "resolve") => Some(Permission::Resolve),
+            ("pause", _) => Some(Permission::Pause),
+            ("safe_mode", "on" | "off") => Some(Permission::SafeMode),
+            ("approval", "approve" | "reject" | "cancel") => Some(Permission::Approve),
+            ("setting", _) => Some(Permission::Settings),
+            ("budget", _) => Some(Permission::Budget),
+            ("schedule", _) => Some(Permission::Schedule),
+            ("data", "forget") => Some(Permission::Erase),
+            ("keys", "rotate") => Some(Permission::Encryption),
+            ("token", _) => Some(Permission::Senders),
+            ("user", _) => Some(Permission::Users),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
     }
 }
 
@@ -86,6 +250,36 @@ mod tests {
         }
         for own in ["admin", "clinch"] {
             assert_eq!(own.parse::<UserName>(), Err(BadUserName::Taken(own.into())));
+        }
+    }
+
+    #[test]
+    fn k1_every_role_may_what_the_table_says_and_nothing_else() {
+        use Permission::*;
+        let table = [
+            (Role::Viewer, vec![Read]),
+            (Role::Operator, vec![Read, Replay, Resolve, Pause, SafeMode, Drop, Settings, Budget, Schedule]),
+            (Role::Approver, vec![Read, Approve]),
+            (Role::Growth, vec![Read, SafeMode, Approve]),
+            (Role::Admin, Permission::ALL.to_vec()),
+        ];
+        for (role, allowed) in table {
+            let may: Vec<_> = Permission::ALL.into_iter().filter(|permission| role.may(*permission)).collect();
+            assert_eq!(may, allowed, "{role}");
+            assert_eq!(role.word().parse(), Ok(role));
+            assert!(role.covers(Role::Viewer) && Role::Admin.covers(role));
+        }
+        assert!(!Role::Operator.covers(Role::Approver) && !Role::Approver.covers(Role::Operator));
+        for none in ["", "Admin", "root", "viewer "] {
+            assert!(none.parse::<Role>().is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn k1_what_no_user_does_needs_more_than_any_permission() {
+        assert_eq!(Permission::of_act("job.drop.ask"), Some(Permission::Drop));
+        for own in ["config.activate", "safe_mode.trip", "approval.ask", "approval.expire", "job", "", "job.fly"] {
+            assert_eq!(Permission::of_act(own), None, "{own}");
         }
     }
 }

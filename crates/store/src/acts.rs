@@ -3,8 +3,8 @@
 use crate::read::{BudgetRow, JobRow};
 use crate::replay::InPlan;
 use crate::{
-    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, SteerAsk, UnknownRuling,
-    VersionId,
+    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, NewUser, Resolution, ResolveAsk, ReviveAsk, SteerAsk,
+    UnknownRuling, VersionId,
 };
 use clinch_core::audit::{Act, Record, Who};
 use clinch_core::control::Control;
@@ -135,12 +135,12 @@ pub(crate) fn revoke(token: TokenId, sender: &str) -> Act {
     }
 }
 
-pub(crate) fn add_user(name: &UserName) -> Act {
-    user("user.add", name, Value::Null, json!({ "token": "made" }))
+pub(crate) fn add_user(new: &NewUser) -> Act {
+    user("user.add", &new.name, Value::Null, json!({ "role": new.role.word(), "token": "made" }))
 }
 
-pub(crate) fn remove_user(name: &UserName, added_at: Timestamp) -> Act {
-    user("user.remove", name, json!({ "added_at": added_at.to_string() }), Value::Null)
+pub(crate) fn remove_user(name: &UserName, added_at: Timestamp, role: &str) -> Act {
+    user("user.remove", name, json!({ "role": role, "added_at": added_at.to_string() }), Value::Null)
 }
 
 fn user(action: &'static str, name: &UserName, before: Value, after: Value) -> Act {

@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use clinch_core::approval::ApprovalId;
 use clinch_core::attempt::Outcome;
-pub use clinch_core::audit::{Act, Record};
+pub use clinch_core::audit::{Act, NotAllowed, Record};
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::call::{CallKey, Caller};
 use clinch_core::control::Control;
@@ -37,7 +37,7 @@ use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
-use clinch_core::user::{TokenDigest, UserName};
+use clinch_core::user::{Role, TokenDigest, UserName};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +81,9 @@ pub enum StoreError {
     Open(String),
     #[error("the store holds something that cannot be read: {0}")]
     Damaged(String),
+    /// Who asked has not the role for it, or has it no more; nothing was written.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
 }
 
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -504,6 +507,7 @@ pub enum Revocation {
 #[derive(Clone, Debug)]
 pub struct NewUser {
     pub name: UserName,
+    pub role: Role,
     pub token: TokenDigest,
 }
 

@@ -19,7 +19,7 @@ use clinch_core::policy::Tally;
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
 use clinch_core::time::Timestamp;
-use clinch_core::user::{TokenDigest, UserName};
+use clinch_core::user::{Role, TokenDigest, UserName};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,7 +127,15 @@ pub struct Inspected {
 pub struct UserRow {
     pub name: UserName,
     pub added_at: Timestamp,
+    pub role: Role,
     pub token: TokenDigest,
+}
+
+/// Who shows a token, and what he may do with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub name: UserName,
+    pub role: Role,
 }
 
 /// A sender's token that was made: what it says, without what proves it.
@@ -371,7 +379,7 @@ pub trait Read: Send + Sync {
     /// People with a token of their own, by name.
     async fn users(&self) -> Result<Vec<UserRow>>;
     /// Whose token this is.
-    async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>>;
+    async fn user_of(&self, token: TokenDigest) -> Result<Option<Holder>>;
     /// Tokens of senders, the newest first.
     async fn tokens(&self) -> Result<Vec<TokenRow>>;
     /// What operators have switched, by name.

@@ -1,6 +1,7 @@
 //! Replays with a plan: a set of dead letters that is frozen when it is counted, and what became of each. Both engines say it alike.
 
 use crate::{Act, Record, VersionId};
+use clinch_core::audit::Right;
 use clinch_core::death::Reason;
 use clinch_core::effect::Effect;
 use clinch_core::id::{EventId, JobId, PlanId};
@@ -248,7 +249,14 @@ pub struct Start {
 impl Start {
     /// What is on record of each job that is let go.
     pub(crate) fn record(&self, plan: PlanId, at: Timestamp) -> Record {
-        Record { actor: self.actor.clone(), origin: format!("replay {plan}"), reason: self.reason.clone(), at }
+        // Who began it was allowed to: it goes on as long as nobody stops it, also when he is gone.
+        Record {
+            actor: self.actor.clone(),
+            origin: format!("replay {plan}"),
+            right: Right::Given,
+            reason: self.reason.clone(),
+            at,
+        }
     }
 }
 

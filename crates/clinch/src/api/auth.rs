@@ -10,7 +10,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response;
 use clinch_core::audit::Who;
-use clinch_core::user::{ADMIN, TokenDigest};
+use clinch_core::user::{ADMIN, Permission, Role, TokenDigest};
 use data_encoding::BASE64URL_NOPAD;
 use std::fmt;
 use std::fs::OpenOptions;
@@ -89,24 +89,32 @@ pub async fn require(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    // Somebody of this house asks, who knows who it is for. From outside nobody can say so.
-    if request.extensions().get::<Who>().is_some() {
-        return Ok(next.run(request).await);
-    }
     let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-    let name = match shown {
-        Some(shown) if admin.recognises(shown) => ADMIN.to_string(),
+    let (name, role) = match shown {
+        Some(shown) if admin.recognises(shown) => (ADMIN.to_string(), Role::Admin),
         // Found by its digest: how long that takes says nothing about any token. Asked each time, so that who was removed is
         // out at once, on every node.
         Some(shown) if shown.starts_with(PREFIX) => match house.store.user_of(TokenDigest::of(shown)).await? {
-            Some(user) => user.to_string(),
+            Some(holder) => (holder.name.to_string(), holder.role),
             None => return Err(Problem::unauthorized()),
         },
         _ => return Err(Problem::unauthorized()),
     };
     let origin = request.extensions().get::<Peer>().map_or_else(|| "api".into(), |Peer(ip)| format!("api {ip}"));
-    request.extensions_mut().insert(Who { name, origin });
+    request.extensions_mut().insert(Who { name, origin, role });
     Ok(next.run(request).await)
+}
+
+/// Lets through whose role allows what the route needs. Whether it still does is asked again where something is written.
+pub async fn may(State(needs): State<Permission>, request: Request, next: Next) -> Result<Response, Problem> {
+    let Some(who) = request.extensions().get::<Who>() else { return Err(Problem::unauthorized()) };
+    match who.role.may(needs) {
+        true => Ok(next.run(request).await),
+        false => Err(Problem::not_allowed(format!(
+            "{} is {}, and that role does not allow `{needs}`; docs/users.md has the table of roles.",
+            who.name, who.role
+        ))),
+    }
 }
 
 fn bearer(header: &str) -> Option<&str> {

@@ -1,6 +1,6 @@
 //! The admin API: what console and command line ask. It listens on the private address; everything under `/api/v1`
-//! needs a token: that of the admin, or of a user. Health and metrics are open, because their labels come from the workspace and never from an
-//! event.
+//! needs a token: that of the admin, or of a user whose role allows it. Health and metrics are open, because their labels come from the
+//! workspace and never from an event.
 
 pub mod approvals;
 mod audit;
@@ -31,75 +31,98 @@ use crate::house::House;
 use crate::inquiry::Inquiry;
 use crate::people::People;
 use axum::extract::DefaultBodyLimit;
+use axum::handler::Handler;
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use axum::{Extension, Router};
+use clinch_core::user::Permission;
 use problem::Problem;
 use std::sync::Arc;
 
 /// The largest body that a command may have.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
-/// `partners` is who can be asked whether an effect was done; `people`, what those see who decide.
+/// The routes of the API, each with what it needs. A caller is taken from the request: who asks from inside the house says who
+/// asks. `partners` is who can be asked whether an effect was done; `people`, what those see who decide.
+pub fn routes(house: House, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
+    finish(table().router, house, partners, people)
+}
+
+/// The same for those outside, who show a token; and what is open to all.
 pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
-    Router::new()
-        .route("/api/v1/overview", get(health::overview))
-        .route("/api/v1/jobs", get(jobs::list))
-        .route("/api/v1/jobs/{id}", get(jobs::show))
-        .route("/api/v1/jobs/{id}/replay", post(jobs::replay))
-        .route("/api/v1/events/{id}", get(jobs::of_event))
-        .route("/api/v1/dead", get(dead::list))
-        .route("/api/v1/dead/groups", get(dead::groups))
-        .route("/api/v1/dead/drops", get(drops::list))
-        .route("/api/v1/dead/drop", post(drops::ask))
-        .route("/api/v1/dead/drop/confirm", post(drops::confirm))
-        .route("/api/v1/dead/undrop", post(drops::take_back))
-        .route("/api/v1/replays", get(replays::list).post(replays::plan))
-        .route("/api/v1/replays/{id}", get(replays::show))
-        .route("/api/v1/replays/{id}/jobs", get(replays::jobs))
-        .route("/api/v1/replays/{id}/start", post(replays::start))
-        .route("/api/v1/replays/{id}/pause", post(replays::pause))
-        .route("/api/v1/replays/{id}/resume", post(replays::resume))
-        .route("/api/v1/replays/{id}/stop", post(replays::stop))
-        .route("/api/v1/effects", get(effects::list))
-        .route("/api/v1/effects/{job}/{step}", get(effects::show))
-        .route("/api/v1/effects/{job}/{step}/verify", post(effects::verify))
-        .route("/api/v1/effects/{job}/{step}/resolve", post(effects::resolve))
-        .route("/api/v1/approvals", get(approvals::list))
-        .route("/api/v1/approvals/decide", post(approvals::decide_many))
-        .route("/api/v1/approvals/{job}/{step}", get(approvals::show))
-        .route("/api/v1/approvals/{job}/{step}/decide", post(approvals::decide))
-        .route("/api/v1/keys", get(keys::show))
-        .route("/api/v1/encryption", get(encryption::keys))
-        .route("/api/v1/encryption/rotate", post(encryption::rotate))
-        .route("/api/v1/forget", post(encryption::forget))
-        .route("/api/v1/chore", get(encryption::chore))
-        .route("/api/v1/latency", get(latency::show))
-        .route("/api/v1/audit", get(audit::list))
-        .route("/api/v1/audit/verify", get(audit::verify))
-        .route("/api/v1/sources", get(sources::list))
-        .route("/api/v1/sources/{name}/rejections", get(sources::rejections))
-        .route("/api/v1/budgets", get(budgets::list))
-        .route("/api/v1/budgets/{name}", get(budgets::show))
-        .route("/api/v1/budgets/{name}/grant", post(budgets::grant))
-        .route("/api/v1/schedules", get(schedules::list))
-        .route("/api/v1/schedules/{name}/run", post(schedules::run))
-        .route("/api/v1/pauses", get(controls::pauses).post(controls::pause))
-        .route("/api/v1/pauses/{scope}/resume", post(controls::resume))
-        .route("/api/v1/safe-mode", get(safe_mode::show).post(safe_mode::on))
-        .route("/api/v1/safe-mode/off", post(safe_mode::off))
-        .route("/api/v1/tokens", get(tokens::list).post(tokens::make))
-        .route("/api/v1/tokens/{id}/revoke", post(tokens::revoke))
-        .route("/api/v1/users", get(users::list).post(users::add))
-        .route("/api/v1/users/{name}/remove", post(users::remove))
-        // Only the routes above this line need a token.
+    let router = table()
+        .router
         .route_layer(from_fn_with_state((token, house.clone()), auth::require))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
-        .route("/metrics", get(health::metrics))
+        .route("/metrics", get(health::metrics));
+    finish(router, house, partners, people)
+}
+
+fn table() -> Routes {
+    use Permission::*;
+    Routes::default()
+        .get("/api/v1/overview", Read, health::overview)
+        .get("/api/v1/jobs", Read, jobs::list)
+        .get("/api/v1/jobs/{id}", Read, jobs::show)
+        .post("/api/v1/jobs/{id}/replay", Replay, jobs::replay)
+        .get("/api/v1/events/{id}", Read, jobs::of_event)
+        .get("/api/v1/dead", Read, dead::list)
+        .get("/api/v1/dead/groups", Read, dead::groups)
+        .get("/api/v1/dead/drops", Read, drops::list)
+        .post("/api/v1/dead/drop", Drop, drops::ask)
+        .post("/api/v1/dead/drop/confirm", Drop, drops::confirm)
+        .post("/api/v1/dead/undrop", Drop, drops::take_back)
+        .get("/api/v1/replays", Read, replays::list)
+        .post("/api/v1/replays", Replay, replays::plan)
+        .get("/api/v1/replays/{id}", Read, replays::show)
+        .get("/api/v1/replays/{id}/jobs", Read, replays::jobs)
+        .post("/api/v1/replays/{id}/start", Replay, replays::start)
+        .post("/api/v1/replays/{id}/pause", Replay, replays::pause)
+        .post("/api/v1/replays/{id}/resume", Replay, replays::resume)
+        .post("/api/v1/replays/{id}/stop", Replay, replays::stop)
+        .get("/api/v1/effects", Read, effects::list)
+        .get("/api/v1/effects/{job}/{step}", Read, effects::show)
+        .post("/api/v1/effects/{job}/{step}/verify", Resolve, effects::verify)
+        .post("/api/v1/effects/{job}/{step}/resolve", Resolve, effects::resolve)
+        .get("/api/v1/approvals", Read, approvals::list)
+        .post("/api/v1/approvals/decide", Approve, approvals::decide_many)
+        .get("/api/v1/approvals/{job}/{step}", Read, approvals::show)
+        .post("/api/v1/approvals/{job}/{step}/decide", Approve, approvals::decide)
+        .get("/api/v1/keys", Read, keys::show)
+        .get("/api/v1/encryption", Read, encryption::keys)
+        .post("/api/v1/encryption/rotate", Encryption, encryption::rotate)
+        .post("/api/v1/forget", Erase, encryption::forget)
+        .get("/api/v1/chore", Read, encryption::chore)
+        .get("/api/v1/latency", Read, latency::show)
+        .get("/api/v1/audit", Read, audit::list)
+        .get("/api/v1/audit/verify", Read, audit::verify)
+        .get("/api/v1/sources", Read, sources::list)
+        .get("/api/v1/sources/{name}/rejections", Read, sources::rejections)
+        .get("/api/v1/budgets", Read, budgets::list)
+        .get("/api/v1/budgets/{name}", Read, budgets::show)
+        .post("/api/v1/budgets/{name}/grant", Budget, budgets::grant)
+        .get("/api/v1/schedules", Read, schedules::list)
+        .post("/api/v1/schedules/{name}/run", Schedule, schedules::run)
+        .get("/api/v1/pauses", Read, controls::pauses)
+        .post("/api/v1/pauses", Pause, controls::pause)
+        .post("/api/v1/pauses/{scope}/resume", Pause, controls::resume)
+        .get("/api/v1/safe-mode", Read, safe_mode::show)
+        .post("/api/v1/safe-mode", SafeMode, safe_mode::on)
+        .post("/api/v1/safe-mode/off", SafeMode, safe_mode::off)
+        .get("/api/v1/tokens", Read, tokens::list)
+        .post("/api/v1/tokens", Senders, tokens::make)
+        .post("/api/v1/tokens/{id}/revoke", Senders, tokens::revoke)
+        .get("/api/v1/users", Read, users::list)
+        .post("/api/v1/users", Users, users::add)
+        .post("/api/v1/users/{name}/remove", Users, users::remove)
+}
+
+fn finish(router: Router<House>, house: House, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
+    router
         .route("/api/{*path}", any(unknown_path))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
@@ -107,6 +130,48 @@ pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>, peopl
         .layer(Extension(partners))
         .layer(Extension(people))
         .with_state(house)
+}
+
+/// What can be asked, and what one needs to ask it.
+#[derive(Clone, Debug)]
+pub struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    pub permission: Permission,
+}
+
+/// Every route there is.
+pub fn all() -> Vec<Route> {
+    table().all
+}
+
+/// A route cannot be added here without what it needs: nothing is open because somebody forgot to close it.
+#[derive(Default)]
+struct Routes {
+    router: Router<House>,
+    all: Vec<Route>,
+}
+
+impl Routes {
+    fn get<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
+        self.at(Method::GET, path, permission, get(handler))
+    }
+
+    fn post<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
+        self.at(Method::POST, path, permission, post(handler))
+    }
+
+    fn at(
+        mut self,
+        method: Method,
+        path: &'static str,
+        permission: Permission,
+        handler: MethodRouter<House>,
+    ) -> Routes {
+        self.router = self.router.route(path, handler.route_layer(from_fn_with_state(permission, auth::may)));
+        self.all.push(Route { method, path, permission });
+        self
+    }
 }
 
 async fn unknown_path(uri: Uri) -> Problem {

@@ -25,12 +25,12 @@ impl Problem {
     }
 
     pub fn unauthorized() -> Problem {
-        let detail = "Send `Authorization: Bearer <token>`: one from `clinch users add NAME`, or the one in admin.token in the server's data directory.";
+        let detail = "Send `Authorization: Bearer <token>`: one from `clinch users add NAME --role ROLE`, or the one in admin.token in the server's data directory.";
         Problem::new(StatusCode::UNAUTHORIZED, "CL0501", "unauthorized", "The token is missing or wrong", detail.into())
     }
 
-    pub fn only_admin(detail: String) -> Problem {
-        Problem::new(StatusCode::FORBIDDEN, "CL0502", "only-admin", "This needs the admin token", detail)
+    pub fn not_allowed(detail: String) -> Problem {
+        Problem::new(StatusCode::FORBIDDEN, "CL0502", "not-allowed", "The role does not allow this", detail)
     }
 
     pub fn bad_query(detail: String) -> Problem {
@@ -96,6 +96,9 @@ impl Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Problem {
+        if let StoreError::NotAllowed(why) = error {
+            return Problem::not_allowed(format!("{why}."));
+        }
         tracing::warn!("a question could not be answered: {error}");
         let title = "The store cannot answer at the moment";
         let status = StatusCode::SERVICE_UNAVAILABLE;

@@ -449,6 +449,7 @@ pub struct UserList {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct User {
     pub name: String,
+    pub role: String,
     pub added_at: Moment,
 }
 
@@ -457,6 +458,7 @@ pub struct User {
 #[serde(deny_unknown_fields)]
 pub struct UserAsk {
     pub name: String,
+    pub role: String,
     #[serde(default)]
     pub reason: String,
 }

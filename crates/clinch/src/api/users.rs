@@ -11,13 +11,14 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::audit::Who;
-use clinch_core::user::{ADMIN, TokenDigest, UserName};
+use clinch_core::user::{Role, TokenDigest, UserName};
+use clinch_store::read::UserRow;
 use clinch_store::{NewUser, USERS_MAX, UserAdded};
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<UserList>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
     let users = house.store.users().await?;
-    let users = users.iter().map(|row| User { name: row.name.to_string(), added_at: Moment(row.added_at) }).collect();
+    let users = users.iter().map(told).collect();
     Ok(Json(UserList { schema: "clinch.users.list/v1".into(), users }))
 }
 
@@ -26,12 +27,13 @@ pub async fn add(
     Extension(who): Extension<Who>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<UserMade>, Problem> {
-    only_admin(&who)?;
     let ask: UserAsk = read_body(body)?;
     let name: UserName = ask.name.parse().map_err(|error| Problem::bad_body(format!("name: {error}.")))?;
+    let role: Role = ask.role.parse().map_err(|error| Problem::bad_body(format!("role: {error}.")))?;
     let record = who.record(reason(&ask.reason, 0)?, house.clock.now());
-    let (token, user) = (new_token(), User { name: name.to_string(), added_at: Moment(record.at) });
-    match house.store.add_user(NewUser { name, token: TokenDigest::of(&token) }, record).await? {
+    let user = User { name: name.to_string(), role: role.to_string(), added_at: Moment(record.at) };
+    let token = new_token();
+    match house.store.add_user(NewUser { name, role, token: TokenDigest::of(&token) }, record).await? {
         UserAdded::Taken => {
             let said =
                 format!("There is a user {0}; `clinch users rm {0}` takes the token away, for another.", user.name);
@@ -51,7 +53,6 @@ pub async fn remove(
     Id(name): Id<UserName>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<UserRemoved>, Problem> {
-    only_admin(&who)?;
     let ask: RevokeAsk = read_body(body)?;
     let record = who.record(reason(&ask.reason, 0)?, house.clock.now());
     if !house.store.remove_user(name.clone(), record).await? {
@@ -61,10 +62,6 @@ pub async fn remove(
     Ok(Json(UserRemoved { schema: "clinch.users.remove/v1".into(), name: name.to_string() }))
 }
 
-/// Who could add users could be several people at once, where a second one is asked for.
-fn only_admin(who: &Who) -> Result<(), Problem> {
-    match who.name == ADMIN {
-        true => Ok(()),
-        false => Err(Problem::only_admin(format!("{} is a user; users are added and removed by the admin.", who.name))),
-    }
+fn told(row: &UserRow) -> User {
+    User { name: row.name.to_string(), role: row.role.to_string(), added_at: Moment(row.added_at) }
 }

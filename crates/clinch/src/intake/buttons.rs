@@ -8,7 +8,7 @@ use crate::house::House;
 use crate::people::{People, decide as vote};
 use crate::telemetry::IntakeOutcome;
 use clinch_core::approval::ApprovalId;
-use clinch_core::audit::Who;
+use clinch_core::audit::{Record, Right};
 use clinch_core::config::SlackButtons;
 use clinch_core::signature::presets;
 use clinch_core::signature::{self, Request, Scheme, Secret, Window};
@@ -92,10 +92,15 @@ impl Buttons {
         };
         let mut said = Vec::with_capacity(pressed.approvals.len());
         for approval in &pressed.approvals {
-            let who = Who { name: actor.to_string(), origin: "slack".into() };
-            let record = who.record(REASON, house.clock.now());
+            let (actor, origin, at) = (actor.to_string(), "slack".into(), house.clock.now());
+            // He is known by the workspace; if he is also a user, his role counts.
+            let record = Record { actor, origin, right: Right::Named, reason: REASON.into(), at };
             let ask = DecideAsk { approval: approval.clone(), vote: pressed.vote, record };
-            said.push(told(approval, &vote(house, ask).await?));
+            said.push(match vote(house, ask).await {
+                Ok(decided) => told(approval, &decided),
+                Err(StoreError::NotAllowed(why)) => format!("`{approval}`: {why}."),
+                Err(error) => return Err(error),
+            });
         }
         Ok(said.join("\n"))
     }

@@ -5,7 +5,7 @@ use crate::process::{AGAIN, Place, Server, client, eventually};
 use crate::world::{Answer, PATIENCE, Reply, World, worker_with_step};
 use aws_lc_rs::hmac;
 use clinch_core::approval::{ApprovalId, Verdict, Vote};
-use clinch_core::audit::Who;
+use clinch_core::audit::{Record, Right};
 use clinch_core::death::Reason;
 use clinch_core::id::JobId;
 use clinch_core::job::{Waits, Word};
@@ -214,7 +214,7 @@ async fn check_race(world: World) -> World {
             let early = Duration::from_micros(700 * (1 + nth as u64 % 4));
             tokio::time::sleep(left.saturating_sub(early)).await;
             let person = |actor: &'static str, vote| async move {
-                let record = Who { name: actor.into(), origin: "a test".into() }.record("at the last moment", now());
+                let record = named(actor, "at the last moment");
                 world.app().house.store.decide(DecideAsk { approval: id.clone(), vote, record }).await.unwrap()
             };
             let told = tokio::join!(
@@ -266,6 +266,12 @@ fn now() -> Timestamp {
     Timestamp::from_micros(jiff::Timestamp::now().as_microsecond())
 }
 
+/// Somebody whom the workspace names.
+fn named(actor: &str, reason: &str) -> Record {
+    let (actor, origin, reason) = (actor.into(), "a test".into(), reason.into());
+    Record { actor, origin, right: Right::Named, reason, at: now() }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_what_nobody_decides_ends_or_goes_on_as_the_step_says() {
     let worker = discounts("      expires: 300ms");
@@ -296,7 +302,7 @@ async fn g2_a_job_that_waits_is_still_asked_about_after_a_restart_and_its_votes_
     world.open(clinch::app::Roles::ALL).await;
     waits(&world, id.job).await;
     assert_eq!(api(&world, &id, "approve").await.json()["outcome"], "before");
-    let record = |actor: &str| Who { name: actor.into(), origin: "a test".into() }.record("fine", now());
+    let record = |actor: &str| named(actor, "fine");
     let vote = |actor: &str| DecideAsk { approval: id.clone(), vote: Vote::Approve, record: record(actor) };
     let store = &world.app().house.store;
     assert!(matches!(store.decide(vote("eve")).await.unwrap(), Decided::NotAllowed(_)));
@@ -325,7 +331,7 @@ async fn g2_who_replayed_a_job_does_not_approve_it() {
     assert_eq!(row(&world, &id).await.requester.as_deref(), Some("admin"));
     let own = api(&world, &id, "approve").await.check_problem(403, "not-yours");
     assert!(own["detail"].as_str().unwrap().contains("your own request"), "{own}");
-    let record = Who { name: "maya".into(), origin: "a test".into() }.record("fine", now());
+    let record = named("maya", "fine");
     world.app().house.store.decide(DecideAsk { approval: id, vote: Vote::Approve, record }).await.unwrap();
     world.wait(dead.row.id, Word::Success).await;
     assert_eq!(world.target.calls_at("/give")[0].body, r#"{"by":"maya"}"#);
@@ -614,7 +620,7 @@ async fn g2_what_people_are_asked_moves_with_the_store() {
     world.open_with(clinch::app::Options { store: Some(url), ..world.options(clinch::app::Roles::ALL) }).await;
     assert_eq!([row(&world, &open).await, row(&world, &closed).await], before);
     waits(&world, open.job).await;
-    let record = Who { name: "maya".into(), origin: "a test".into() }.record("fine", now());
+    let record = named("maya", "fine");
     world.app().house.store.decide(DecideAsk { approval: open.clone(), vote: Vote::Approve, record }).await.unwrap();
     world.wait(open.job, Word::Success).await;
     world.close().await;

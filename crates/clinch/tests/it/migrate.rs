@@ -18,7 +18,7 @@ use clinch_core::policy::{Cap, Tally, Window, time_zone};
 use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
-use clinch_core::user::TokenDigest;
+use clinch_core::user::{Role, TokenDigest};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
@@ -400,10 +400,10 @@ async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
         issued_at: now(),
         expires_at: None,
     };
-    let record = || Who { name: "ada".into(), origin: "test".into() }.record("it leaked", now());
+    let record = || Who::clinch("test").record("it leaked", now());
     store.issue(sender.clone(), record()).await.unwrap();
     store.revoke(sender.token, record()).await.unwrap();
-    let user = NewUser { name: "maya".parse().unwrap(), token: TokenDigest::of("clk_maya") };
+    let user = NewUser { name: "maya".parse().unwrap(), role: Role::Operator, token: TokenDigest::of("clk_maya") };
     store.add_user(user, record()).await.unwrap();
     store.tokens().await.unwrap()
 }
@@ -520,8 +520,8 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let store = in_postgres(&url, None).await.unwrap();
     assert_eq!(store.tokens().await.unwrap(), revoked, "what was revoked stays so");
     let maya = store.user_of(TokenDigest::of("clk_maya")).await.unwrap().expect("who had a token has it here");
-    let record = Who { name: "ada".into(), origin: "test".into() }.record("she left", now());
-    assert!(store.remove_user(maya, record).await.unwrap());
+    let record = Who::clinch("test").record("she left", now());
+    assert!(store.remove_user(maya.name, record).await.unwrap());
     let audit = store.inspect(None).await.unwrap();
     assert_eq!((audit.head.count, audit.broken), (5, None), "the chain goes on here");
 }

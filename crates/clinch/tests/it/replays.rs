@@ -277,7 +277,7 @@ async fn f4_poison_is_dropped_by_two_people_on_record_and_taken_back() {
     let world = World::new(&[("workers/charge.yml", TWO_STEPS)]).await;
     let jobs = dead(&world, 2).await;
     let (first, second) = (jobs[0].to_string(), jobs[1].to_string());
-    let token = ask(&world, &["users", "add", "maya"]).await.out.trim().to_string();
+    let token = ask(&world, &["users", "add", "maya", "--role", "operator"]).await.out.trim().to_string();
     let data_dir = world.data_dir();
     let as_maya = async |arguments: &[&str]| {
         let (data_dir, token) = (data_dir.clone(), token.clone());

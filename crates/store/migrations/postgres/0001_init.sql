@@ -326,6 +326,7 @@ CREATE TRIGGER audit_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON audit EXECUT
 CREATE TABLE person (
     name text COLLATE "C" PRIMARY KEY,
     added_at bigint NOT NULL,
+    role text COLLATE "C" NOT NULL,
     token bytea NOT NULL UNIQUE
 );
 

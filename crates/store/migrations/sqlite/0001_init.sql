@@ -179,6 +179,7 @@ INSERT INTO fact (name, value) VALUES ('audit_rows', 0), ('audit_hash', zeroblob
 CREATE TABLE person (
     name TEXT PRIMARY KEY,
     added_at INTEGER NOT NULL,
+    role TEXT NOT NULL,
     token BLOB NOT NULL UNIQUE
 ) WITHOUT ROWID, STRICT;
 

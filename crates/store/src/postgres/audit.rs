@@ -2,9 +2,9 @@
 
 use super::pool::{Line, Pool};
 use super::rows::{self, Read};
-use super::{Fault, Shared};
+use super::{Fault, Shared, user};
 use crate::read::{AuditFilter, AuditRow, AuditWalk, Inspected};
-use clinch_core::audit::{Act, Chain, Digest, Inspection, Record};
+use clinch_core::audit::{Act, Chain, Digest, Inspection, Record, Right};
 use clinch_core::id::JobId;
 use std::sync::Arc;
 use tokio_postgres::Row;
@@ -33,10 +33,25 @@ pub(super) async fn append<'a>(
     }
     let found = line.query(&format!("{HEAD} FOR UPDATE"), &[]).await?;
     let mut chain = head(&found)?;
+    allow(line, &acts).await?;
     let rows: Vec<AuditRow> = acts.iter().map(|(act, record)| chain.append(act, record)).collect();
     let columns = Columns::of(&rows);
     let (count, hash) = (chain.count.cast_signed(), &chain.hash.as_bytes()[..]);
     line.query_both((INSERT, &columns.params()), (SET_HEAD, &[&count, &hash])).await?;
+    Ok(())
+}
+
+/// Asked once the end of the chain is ours: who is removed, or gets another role, is so before this or after it.
+async fn allow(line: &mut Line, acts: &[&(Act, Record)]) -> Result<(), Fault> {
+    let of_people: Vec<_> = acts.iter().filter(|(_, record)| record.right != Right::Given).collect();
+    if of_people.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<&str> = of_people.iter().map(|(_, record)| &*record.actor).collect();
+    let roles = user::roles(line, names).await?;
+    for (act, record) in of_people {
+        record.allows(act.action, roles.get(&record.actor).copied())?;
+    }
     Ok(())
 }
 

@@ -695,10 +695,12 @@ async fn insert_controls(client: &Client, controls: &[Control]) -> Sql<()> {
 async fn insert_users(client: &Client, users: &[UserRow]) -> Sql<()> {
     write(
         client,
-        "INSERT INTO person (name, added_at, token) SELECT * FROM unnest($1::text[], $2::bigint[], $3::bytea[])",
+        "INSERT INTO person (name, added_at, role, token)
+         SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[])",
         &[
             &column(users, |user| user.name.as_str()),
             &column(users, |user| user.added_at.as_micros()),
+            &column(users, |user| user.role.word()),
             &column(users, |user| &user.token.as_bytes()[..]),
         ],
     )

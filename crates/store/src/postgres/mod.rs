@@ -135,6 +135,9 @@ enum Fault {
     TooManyNodes,
     #[error("the database holds something that cannot be read: {0}")]
     Damaged(&'static str),
+    /// Not the fault of anything: who asked may not.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
 }
 
 /// The server's own words, where there are any: the error itself says only that there was one. And what to do, where we know.
@@ -249,6 +252,9 @@ impl Shared {
 
     /// Says what a fault means, and lets everybody know.
     fn judge(&self, fault: &Fault) -> StoreError {
+        if let Fault::NotAllowed(why) = fault {
+            return StoreError::NotAllowed(why.clone());
+        }
         self.write_errors.fetch_add(1, Ordering::Relaxed);
         let why = fault.to_string();
         // A database that refuses one ask is well; one that is only busy says so to each caller.
@@ -812,7 +818,7 @@ impl Read for PostgresStore {
         user::all(&self.shared.eyes).await.map_err(unread)
     }
 
-    async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>> {
+    async fn user_of(&self, token: TokenDigest) -> Result<Option<Holder>> {
         user::of_token(&self.shared.eyes, &token).await.map_err(unread)
     }
 

@@ -1,15 +1,19 @@
-//! The audit: the one place that writes a row of it, always in the transaction of the act itself, and the walk along its chain.
+//! The audit: the one place that writes a row of it, always in the transaction of the act itself, for whom it is
+//! allowed, and the walk along its chain.
 
-use super::rows;
-use super::writer::Batch;
+use super::writer::{self, Batch};
+use super::{rows, user};
 use crate::read::{AuditFilter, AuditRow, AuditWalk, Inspected};
-use clinch_core::audit::{Act, Chain, Digest, Inspection, Record};
+use clinch_core::audit::{Act, Chain, Digest, Inspection, Record, Right};
 use clinch_core::id::JobId;
 use rusqlite::{Connection, Row, params};
 
 const COLUMNS: &str = "id, at, actor, origin, action, object, job, before, after, reason, hash";
 
 pub(super) fn append(batch: &Batch<'_>, act: &Act, record: &Record) -> rusqlite::Result<()> {
+    if record.right != Right::Given {
+        record.allows(act.action, user::role(batch.conn, &record.actor)?).map_err(writer::refused)?;
+    }
     let mut chain = head(batch.conn)?;
     let row = chain.append(act, record);
     batch

@@ -421,7 +421,7 @@ impl Store for SqliteStore {
     }
 
     async fn resolve(&self, ask: ResolveAsk) -> Result<Resolved> {
-        self.shared.write(move |batch| resolve::resolve(batch, &ask)).await
+        self.shared.act(move |batch| resolve::resolve(batch, &ask)).await
     }
 
     async fn settle(&self, lease: LeaseRef, end: Settlement) -> Result<Held> {
@@ -435,7 +435,7 @@ impl Store for SqliteStore {
         if ask.event.is_some() {
             self.may_accept()?;
         }
-        self.shared.write(move |batch| schedule::fire(batch, ask)).await
+        self.shared.act(move |batch| schedule::fire(batch, ask)).await
     }
 
     async fn lapse(&self, now: Timestamp, most: usize, until: Timestamp) -> Result<Vec<Claim>> {
@@ -448,23 +448,23 @@ impl Store for SqliteStore {
     }
 
     async fn revive(&self, ask: ReviveAsk) -> Result<Revived> {
-        self.shared.write(move |batch| revive::revive(batch, &ask)).await
+        self.shared.act(move |batch| revive::revive(batch, &ask)).await
     }
 
     async fn plan(&self, plan: NewPlan) -> Result<()> {
-        self.shared.write(move |batch| replay::keep(batch, &plan)).await
+        self.shared.act(move |batch| replay::keep(batch, &plan)).await
     }
 
     async fn start(&self, ask: StartAsk) -> Result<Started> {
-        self.shared.write(move |batch| replay::start(batch, &ask)).await
+        self.shared.act(move |batch| replay::start(batch, &ask)).await
     }
 
     async fn turn(&self, ask: TurnAsk) -> Result<Turned> {
-        self.shared.write(move |batch| replay::turn(batch, &ask)).await
+        self.shared.act(move |batch| replay::turn(batch, &ask)).await
     }
 
     async fn release(&self, ask: ReleaseAsk) -> Result<u64> {
-        self.shared.write(move |batch| replay::release(batch, &ask)).await
+        self.shared.act(move |batch| replay::release(batch, &ask)).await
     }
 
     async fn reckon(&self, plan: PlanId, now: Timestamp) -> Result<Option<Reckoned>> {
@@ -472,39 +472,39 @@ impl Store for SqliteStore {
     }
 
     async fn ask_drop(&self, ask: DropAsk) -> Result<DropEnd> {
-        self.shared.write(move |batch| drop::ask(batch, &ask)).await
+        self.shared.act(move |batch| drop::ask(batch, &ask)).await
     }
 
     async fn confirm_drop(&self, ask: DropAsk) -> Result<DropEnd> {
-        self.shared.write(move |batch| drop::confirm(batch, &ask)).await
+        self.shared.act(move |batch| drop::confirm(batch, &ask)).await
     }
 
     async fn undrop(&self, ask: DropAsk) -> Result<DropEnd> {
-        self.shared.write(move |batch| drop::take_back(batch, &ask)).await
+        self.shared.act(move |batch| drop::take_back(batch, &ask)).await
     }
 
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued> {
-        self.shared.write(move |batch| token::issue(batch, &token, &record)).await
+        self.shared.act(move |batch| token::issue(batch, &token, &record)).await
     }
 
     async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation> {
-        self.shared.write(move |batch| token::revoke(batch, token, &record)).await
+        self.shared.act(move |batch| token::revoke(batch, token, &record)).await
     }
 
     async fn add_user(&self, user: NewUser, record: Record) -> Result<UserAdded> {
-        self.shared.write(move |batch| user::add(batch, &user, &record)).await
+        self.shared.act(move |batch| user::add(batch, &user, &record)).await
     }
 
     async fn remove_user(&self, name: UserName, record: Record) -> Result<bool> {
-        self.shared.write(move |batch| user::remove(batch, &name, &record)).await
+        self.shared.act(move |batch| user::remove(batch, &name, &record)).await
     }
 
     async fn note(&self, act: Act, record: Record) -> Result<()> {
-        self.shared.write(move |batch| audit::append(batch, &act, &record)).await
+        self.shared.act(move |batch| audit::append(batch, &act, &record)).await
     }
 
     async fn steer(&self, ask: SteerAsk) -> Result<Steered> {
-        self.shared.write(move |batch| control::steer(batch, &ask)).await
+        self.shared.act(move |batch| control::steer(batch, &ask)).await
     }
 
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
@@ -559,7 +559,7 @@ impl Store for SqliteStore {
     }
 
     async fn grant(&self, ask: GrantAsk) -> Result<BudgetRow> {
-        self.shared.write(move |batch| budget::grant(batch, &ask)).await
+        self.shared.act(move |batch| budget::grant(batch, &ask)).await
     }
 
     async fn admit(&self, lease: LeaseRef, ask: AdmitAsk) -> Result<Option<Admission>> {
@@ -575,7 +575,7 @@ impl Store for SqliteStore {
     }
 
     async fn decide(&self, ask: DecideAsk) -> Result<Decided> {
-        self.shared.write(move |batch| approval::decide(batch, &ask)).await
+        self.shared.act(move |batch| approval::decide(batch, &ask)).await
     }
 
     async fn expire_approvals(&self, now: Timestamp, most: usize) -> Result<Vec<ApprovalRow>> {
@@ -630,7 +630,7 @@ impl Store for SqliteStore {
     }
 
     async fn forget(&self, ask: ForgetAsk) -> Result<Forgotten> {
-        let erased = self.shared.write(move |batch| sealed::forget(batch, &ask)).await?;
+        let erased = self.shared.act(move |batch| sealed::forget(batch, &ask)).await?;
         for _ in 0..CUTS_MAX {
             if self.shared.is_log_cut() {
                 return Ok(erased);
@@ -739,7 +739,7 @@ impl Read for SqliteStore {
         self.readers.ask(user::all).await
     }
 
-    async fn user_of(&self, token: TokenDigest) -> Result<Option<UserName>> {
+    async fn user_of(&self, token: TokenDigest) -> Result<Option<Holder>> {
         self.readers.ask(move |conn| user::of_token(conn, &token)).await
     }
 

@@ -2,11 +2,14 @@
 
 use super::writer::Batch;
 use super::{audit, rows};
-use crate::read::UserRow;
+use crate::read::{Holder, UserRow};
 use crate::{NewUser, Record, USERS_MAX, UserAdded, acts};
 use clinch_core::time::Timestamp;
-use clinch_core::user::{TokenDigest, UserName};
+use clinch_core::user::{Role, TokenDigest, UserName};
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
+use std::error::Error;
+use std::str::FromStr;
 
 pub(super) fn add(batch: &Batch<'_>, user: &NewUser, record: &Record) -> rusqlite::Result<UserAdded> {
     let is_taken = "SELECT EXISTS (SELECT 1 FROM person WHERE name = ?1)";
@@ -18,40 +21,52 @@ pub(super) fn add(batch: &Batch<'_>, user: &NewUser, record: &Record) -> rusqlit
         return Ok(UserAdded::TooMany);
     }
     batch.conn.execute(
-        "INSERT INTO person (name, added_at, token) VALUES (?1, ?2, ?3)",
-        params![user.name.as_str(), record.at.as_micros(), user.token.as_bytes()],
+        "INSERT INTO person (name, added_at, role, token) VALUES (?1, ?2, ?3, ?4)",
+        params![user.name.as_str(), record.at.as_micros(), user.role.word(), user.token.as_bytes()],
     )?;
-    audit::append(batch, &acts::add_user(&user.name), record)?;
+    audit::append(batch, &acts::add_user(user), record)?;
     Ok(UserAdded::Added)
 }
 
 pub(super) fn remove(batch: &Batch<'_>, name: &UserName, record: &Record) -> rusqlite::Result<bool> {
-    let added_at: Option<i64> = batch
+    let gone: Option<(Timestamp, String)> = batch
         .conn
-        .query_row("DELETE FROM person WHERE name = ?1 RETURNING added_at", [name.as_str()], |row| row.get(0))
+        .query_row("DELETE FROM person WHERE name = ?1 RETURNING added_at, role", [name.as_str()], |row| {
+            Ok((rows::time(row, 0)?, row.get(1)?))
+        })
         .optional()?;
-    if let Some(added_at) = added_at {
-        audit::append(batch, &acts::remove_user(name, Timestamp::from_micros(added_at)), record)?;
+    if let Some((added_at, role)) = &gone {
+        audit::append(batch, &acts::remove_user(name, *added_at, role), record)?;
     }
-    Ok(added_at.is_some())
+    Ok(gone.is_some())
 }
 
 pub(super) fn all(conn: &Connection) -> rusqlite::Result<Vec<UserRow>> {
-    conn.prepare_cached("SELECT name, added_at, token FROM person ORDER BY name")?.query_map([], row)?.collect()
+    conn.prepare_cached("SELECT name, added_at, role, token FROM person ORDER BY name")?.query_map([], row)?.collect()
 }
 
-pub(super) fn of_token(conn: &Connection, token: &TokenDigest) -> rusqlite::Result<Option<UserName>> {
-    conn.prepare_cached("SELECT name, added_at, token FROM person WHERE token = ?1")?
+pub(super) fn of_token(conn: &Connection, token: &TokenDigest) -> rusqlite::Result<Option<Holder>> {
+    conn.prepare_cached("SELECT name, added_at, role, token FROM person WHERE token = ?1")?
         .query_row([&token.as_bytes()[..]], row)
         .optional()
-        .map(|found| found.map(|user| user.name))
+        .map(|found| found.map(|user| Holder { name: user.name, role: user.role }))
 }
 
 fn row(row: &Row<'_>) -> rusqlite::Result<UserRow> {
-    let damaged = |error| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error));
     Ok(UserRow {
-        name: row.get_ref(0)?.as_str()?.parse().map_err(damaged)?,
+        name: parsed(row, 0)?,
         added_at: rows::time(row, 1)?,
-        token: TokenDigest::from_bytes(row.get(2)?),
+        role: parsed(row, 2)?,
+        token: TokenDigest::from_bytes(row.get(3)?),
     })
+}
+
+/// The role of the user of this name, if there is one.
+pub(super) fn role(conn: &Connection, name: &str) -> rusqlite::Result<Option<Role>> {
+    conn.prepare_cached("SELECT role FROM person WHERE name = ?1")?.query_row([name], |row| parsed(row, 0)).optional()
+}
+
+fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let damaged = |error| rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(error));
+    row.get_ref(column)?.as_str()?.parse().map_err(damaged)
 }

@@ -5,7 +5,7 @@ use super::keys::{self, Keys};
 use super::memory::{Memory, Settled};
 use crate::read::COMMIT_SECONDS;
 use crate::seal::Sealer;
-use crate::{Result, StoreError, VERBS_PENDING_MAX};
+use crate::{NotAllowed, Result, StoreError, VERBS_PENDING_MAX};
 use clinch_core::id::JobId;
 use clinch_core::key::Fingerprint;
 use clinch_core::time::Timestamp;
@@ -128,6 +128,15 @@ impl Shared {
             }
         }
         answer.await.unwrap_or_else(|_| Err(self.why_closed()))
+    }
+
+    /// A verb of somebody who may not be allowed it. Then all of it is taken back, and nothing of the others with whom it shares the
+    /// transaction.
+    pub async fn act<T: Send + 'static>(
+        &self,
+        verb: impl FnOnce(&mut Batch<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        Ok(self.write(move |batch| batch.attempt(verb)).await??)
     }
 
     fn why_closed(&self) -> StoreError {
@@ -283,8 +292,72 @@ impl Batch<'_> {
         self.touched.insert(job)
     }
 
+    fn attempt<T>(
+        &mut self,
+        verb: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<std::result::Result<T, NotAllowed>> {
+        self.conn.prepare_cached("SAVEPOINT act")?.execute([])?;
+        let before = self.so_far();
+        let outcome = match verb(self) {
+            Ok(done) => Ok(done),
+            Err(error) => {
+                let refusal = refusal(error)?;
+                self.conn.prepare_cached("ROLLBACK TO act")?.execute([])?;
+                self.back_to(before);
+                Err(refusal)
+            }
+        };
+        self.conn.prepare_cached("RELEASE act")?.execute([])?;
+        Ok(outcome)
+    }
+
+    fn so_far(&self) -> SoFar {
+        SoFar {
+            changes: self.changes.len(),
+            fresh_names: self.fresh_names.len(),
+            forgotten_runs: self.forgotten_runs.len(),
+            fresh_keys: self.fresh_keys.clone(),
+            touched: self.touched.clone(),
+            counts: [self.accepted, self.created, self.expired, self.events_expired],
+        }
+    }
+
+    fn back_to(&mut self, before: SoFar) {
+        self.changes.truncate(before.changes);
+        self.fresh_names.truncate(before.fresh_names);
+        self.forgotten_runs.truncate(before.forgotten_runs);
+        (self.fresh_keys, self.touched) = (before.fresh_keys, before.touched);
+        [self.accepted, self.created, self.expired, self.events_expired] = before.counts;
+    }
+
     pub fn is_touched(&self, job: JobId) -> bool {
         self.touched.contains(&job)
+    }
+}
+
+/// What earlier verbs of a transaction leave behind.
+struct SoFar {
+    changes: usize,
+    fresh_names: usize,
+    forgotten_runs: usize,
+    fresh_keys: HashMap<keys::Prefix, FreshKey>,
+    touched: HashSet<JobId>,
+    counts: [i64; 4],
+}
+
+/// A verb ends with this where somebody may not do what he asks for.
+pub(super) fn refused(why: NotAllowed) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(why))
+}
+
+/// Why somebody may not; any other error stays one.
+fn refusal(error: rusqlite::Error) -> rusqlite::Result<NotAllowed> {
+    match error {
+        rusqlite::Error::ToSqlConversionFailure(inner) => match inner.downcast::<NotAllowed>() {
+            Ok(why) => Ok(*why),
+            Err(inner) => Err(rusqlite::Error::ToSqlConversionFailure(inner)),
+        },
+        error => Err(error),
     }
 }
 

@@ -1,7 +1,7 @@
 //! People with a token of their own: added and removed, on record.
 
 use super::world::*;
-use clinch_core::user::{TokenDigest, UserName};
+use clinch_core::user::{Role, TokenDigest, UserName};
 use clinch_store::{NewUser, UserAdded};
 use tokio::task::JoinSet;
 
@@ -10,11 +10,11 @@ fn name(text: &str) -> UserName {
 }
 
 fn user(text: &str, token: &str) -> NewUser {
-    NewUser { name: name(text), token: TokenDigest::of(token) }
+    NewUser { name: name(text), role: Role::Operator, token: TokenDigest::of(token) }
 }
 
 async fn known(world: &World, token: &str) -> Option<UserName> {
-    world.user_of(TokenDigest::of(token)).await.expect("read")
+    world.user_of(TokenDigest::of(token)).await.expect("read").map(|holder| holder.name)
 }
 
 pub async fn g3_a_user_is_known_by_his_token_until_he_is_removed(world: World) {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use clinch_core::audit::Who;
+use clinch_core::audit::Right;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -325,7 +325,7 @@ pub fn buried(at: Timestamp, reason: Reason) -> Settlement {
 
 /// Somebody does something, from somewhere.
 pub fn by(actor: &str, reason: &str, at: Timestamp) -> Record {
-    Who { name: actor.into(), origin: "api 192.0.2.7".into() }.record(reason, at)
+    Record { actor: actor.into(), origin: "api 192.0.2.7".into(), right: Right::Named, reason: reason.into(), at }
 }
 
 pub fn replay(job: JobId, at: Timestamp) -> ReviveAsk {
