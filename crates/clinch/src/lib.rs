@@ -25,6 +25,7 @@ pub mod people;
 pub mod placing;
 pub mod proxy;
 pub mod rejections;
+pub mod runbook;
 pub mod runtimes;
 pub mod secrets;
 pub mod senders;

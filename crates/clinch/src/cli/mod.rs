@@ -25,6 +25,7 @@ mod problems;
 mod proxy;
 mod render;
 mod replay;
+mod runbook;
 mod safe_mode;
 mod schedules;
 mod schema;
@@ -176,6 +177,8 @@ enum Command {
     /// People with a token of their own for this command line and the API
     #[command(subcommand)]
     Users(users::Users),
+    /// What to do about dead letters, by their reason
+    Runbook(runbook::Runbook),
     /// Say whether a webhook's signature is right, and if not, why
     VerifySignature(verify_signature::VerifySignature),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
@@ -231,6 +234,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Presets(command) => command.run(globals),
         Command::Token(command) => command.run(globals).await,
         Command::Users(command) => command.run(globals).await,
+        Command::Runbook(command) => command.run(globals),
         Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),

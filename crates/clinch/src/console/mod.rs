@@ -9,6 +9,7 @@ mod jobs;
 mod live;
 mod look;
 mod overview;
+mod runbooks;
 mod safe_mode;
 
 pub use ask::Api;
@@ -48,6 +49,7 @@ pub fn router(desk: Desk) -> Router {
         .route("/jobs", get(jobs::list))
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/replay", post(jobs::replay))
+        .route("/runbooks/{name}", get(runbooks::show))
         .route("/safe-mode", get(safe_mode::show))
         .route("/safe-mode/on", post(safe_mode::on))
         .route("/safe-mode/off", post(safe_mode::off))
