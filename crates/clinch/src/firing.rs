@@ -57,7 +57,7 @@ fn event(house: &House, worker: &Worker, schedule: &Schedule, slot: Timestamp, a
         sender: "".into(),
         schema_version: 1,
         mismatch: "".into(),
-        trace: TraceId(house.clock.random()),
+        trace: TraceId::new(at, house.clock.random()),
         job_keys: Vec::new(),
         headers: Vec::new(),
     };

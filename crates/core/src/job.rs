@@ -220,6 +220,11 @@ impl Word {
             Word::Dropped => "dropped",
         }
     }
+
+    /// Whether nothing is to be done any more, unless people want it.
+    pub const fn is_over(self) -> bool {
+        matches!(self, Word::Success | Word::Noop | Word::Dead | Word::Dropped)
+    }
 }
 
 impl std::str::FromStr for Word {

@@ -7,7 +7,7 @@
 //! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `approval` and `slack` (what people decide, and where they are asked), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
-//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `user` (who may ask) and `audit` (who did what), `replay` (dead letters that come back by plan), `drop` (those that do not).
+//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `user` (who may ask) and `audit` (who did what), `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
 
 pub mod approval;
 pub mod attempt;
@@ -55,6 +55,7 @@ pub mod schedule;
 pub mod schema;
 pub mod script;
 pub mod seal;
+pub mod search;
 pub mod sender;
 pub mod share;
 pub mod signature;

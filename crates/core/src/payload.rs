@@ -1,5 +1,6 @@
 //! The event contract: what every source is brought to, and the one blob in which an event is kept.
 
+use crate::time::Timestamp;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::borrow::Cow;
 use std::fmt;
@@ -38,6 +39,28 @@ pub const TENANT_DEFAULT: &str = "default";
 /// Shared by everything that ever happens to an event: deliveries, attempts, replays, calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(pub u128);
+
+impl TraceId {
+    const DICE_BITS: u32 = 80;
+
+    /// Begins with the millisecond of the acceptance, so that its event can be found without an index; the rest is dice.
+    pub fn new(at: Timestamp, dice: u128) -> TraceId {
+        let millis = u128::from(u64::try_from(at.as_millis()).unwrap_or(0)) & ((1 << (128 - Self::DICE_BITS)) - 1);
+        TraceId((millis << Self::DICE_BITS) | (dice & ((1 << Self::DICE_BITS) - 1)))
+    }
+
+    /// When its event was accepted, to the millisecond.
+    pub fn at(self) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(self.0 >> Self::DICE_BITS).unwrap_or(i64::MAX).saturating_mul(1_000))
+    }
+
+    /// Of 32 hexadecimal digits, not all of them 0.
+    pub fn read(text: &str) -> Option<TraceId> {
+        let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0)?;
+        Some(TraceId(number))
+    }
+}
 
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -193,6 +216,18 @@ mod tests {
         #[test]
         fn damaged_bytes_are_an_error_and_never_a_panic(blob in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Payload::decode(&blob.into());
+        }
+    }
+
+    #[test]
+    fn i1_a_trace_id_tells_when_its_event_came() {
+        let at = Timestamp::from_micros(1_790_000_000_123_456);
+        let trace = TraceId::new(at, u128::MAX);
+        assert_eq!(trace.at(), Timestamp::from_micros(1_790_000_000_123_000));
+        assert_eq!(TraceId::read(&trace.to_string()), Some(trace));
+        assert_ne!(trace, TraceId::new(at, 7));
+        for bad in ["", "0", &"0".repeat(32), &"g".repeat(32), "+af7651916cd43dd8448eb211c80319c"] {
+            assert_eq!(TraceId::read(bad), None, "{bad}");
         }
     }
 

@@ -4,11 +4,10 @@
 use crate::death::Reason;
 use crate::effect::{Effect, EffectState};
 use crate::flow::PRIORITY_MIN;
-use crate::id::{BadId, JobId};
 use crate::job::Word;
 use crate::limit::Rate;
 use crate::saga;
-use crate::time::{Timestamp, parse_duration};
+use crate::time::Timestamp;
 use crate::worker::Worker;
 use aws_lc_rs::digest::{Context, SHA256};
 use std::fmt;
@@ -43,128 +42,6 @@ pub fn own(priority: i16) -> i16 {
 
 fn is_behind(priority: i16) -> bool {
     priority < PRIORITY_MIN
-}
-
-/// Which dead letters are meant: words such as `flow:orders reason:auth_failed since:2h`, all of which must fit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query {
-    pub flow: Option<String>,
-    pub queue: Option<String>,
-    pub reason: Option<Reason>,
-    /// When they died.
-    pub since: Option<Timestamp>,
-    pub until: Option<Timestamp>,
-    /// The key that they were delivered under.
-    pub key: Option<String>,
-    pub job: Option<JobId>,
-}
-
-const WORDS: &str = "flow:, queue:, reason:, since:, until:, key:, job:";
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadQuery {
-    #[error("nothing says which dead letters are meant; write at least one of {WORDS}")]
-    Empty,
-    #[error("`{0}` says nothing about dead letters; the words are {WORDS}")]
-    Unknown(String),
-    #[error("`{0}:` is there twice")]
-    Twice(&'static str),
-    #[error("`{0}:` is followed by nothing")]
-    NoValue(&'static str),
-    #[error("a quote is opened and not closed")]
-    OpenQuote,
-    #[error("`{0}` is not a reason; the reasons are {list}", list = reasons())]
-    Reason(String),
-    #[error("`{0}` is not a time; write how long ago, such as 2h, or a moment such as 2026-08-01T00:00:00Z")]
-    Time(String),
-    #[error(transparent)]
-    Job(#[from] BadId),
-}
-
-fn reasons() -> String {
-    Reason::ALL.iter().map(|reason| reason.word()).collect::<Vec<_>>().join(", ")
-}
-
-impl Query {
-    /// What is not known is an error: a word that is misspelt would otherwise mean everything.
-    pub fn parse(text: &str, now: Timestamp) -> Result<Query, BadQuery> {
-        let mut query = Query::default();
-        let mut rest = text.trim_start();
-        while !rest.is_empty() {
-            let end = rest.find([':', ' ', '\t', '\n']).unwrap_or(rest.len());
-            let (word, after) = rest.split_at(end);
-            let unknown = || BadQuery::Unknown(word.chars().take(40).collect());
-            let after = after.strip_prefix(':').ok_or_else(unknown)?;
-            let (value, left) = value(after)?;
-            query.take(word, value, now)?;
-            rest = left.trim_start();
-        }
-        if query == Query::default() { Err(BadQuery::Empty) } else { Ok(query) }
-    }
-
-    fn take(&mut self, word: &str, value: &str, now: Timestamp) -> Result<(), BadQuery> {
-        let said = || value.chars().take(40).collect::<String>();
-        match word {
-            "flow" => once("flow", &mut self.flow, value, |value| Ok(value.into())),
-            "queue" => once("queue", &mut self.queue, value, |value| Ok(value.into())),
-            "reason" => {
-                once("reason", &mut self.reason, value, |value| value.parse().map_err(|_| BadQuery::Reason(said())))
-            }
-            "since" => once("since", &mut self.since, value, |value| moment(value, now)),
-            "until" => once("until", &mut self.until, value, |value| moment(value, now)),
-            "key" => once("key", &mut self.key, value, |value| Ok(value.into())),
-            "job" => once("job", &mut self.job, value, |value| Ok(value.parse()?)),
-            other => Err(BadQuery::Unknown(other.chars().take(40).collect())),
-        }
-    }
-}
-
-/// As it is kept: moments in place of how long ago, and nothing of a key, which may be anybody's address.
-impl fmt::Display for Query {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [
-            ("flow", self.flow.clone()),
-            ("queue", self.queue.clone()),
-            ("reason", self.reason.map(|reason| reason.to_string())),
-            ("since", self.since.map(|at| at.to_string())),
-            ("until", self.until.map(|at| at.to_string())),
-            ("key", self.key.as_ref().map(|_| "•••".into())),
-            ("job", self.job.map(|job| job.to_string())),
-        ];
-        let given = words.into_iter().filter_map(|(word, value)| Some(format!("{word}:{}", value?)));
-        f.write_str(&given.collect::<Vec<_>>().join(" "))
-    }
-}
-
-fn once<T>(
-    word: &'static str,
-    slot: &mut Option<T>,
-    value: &str,
-    read: impl FnOnce(&str) -> Result<T, BadQuery>,
-) -> Result<(), BadQuery> {
-    if value.is_empty() {
-        return Err(BadQuery::NoValue(word));
-    }
-    match slot.replace(read(value)?) {
-        None => Ok(()),
-        Some(_) => Err(BadQuery::Twice(word)),
-    }
-}
-
-/// Up to the next space, or in quotes; and what comes after it.
-fn value(text: &str) -> Result<(&str, &str), BadQuery> {
-    match text.strip_prefix('"') {
-        Some(quoted) => quoted.split_once('"').ok_or(BadQuery::OpenQuote),
-        None => Ok(text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))),
-    }
-}
-
-fn moment(text: &str, now: Timestamp) -> Result<Timestamp, BadQuery> {
-    if let Ok(ago) = parse_duration(text) {
-        return Ok(now - ago);
-    }
-    let at: jiff::Timestamp = text.parse().map_err(|_| BadQuery::Time(text.chars().take(40).collect()))?;
-    Ok(Timestamp::from_micros(at.as_microsecond()))
 }
 
 /// What will become of a dead letter that is replayed.
@@ -506,49 +383,7 @@ mod tests {
         EffectState::Done(Receipt { status: 200, body: bytes::Bytes::new() })
     }
 
-    #[test]
-    fn f2_a_query_is_read_word_by_word() {
-        let query = Query::parse("flow:orders reason:auth_failed  since:2h key:\"a b:c\"", NOW).expect("fine");
-        let asked = Query {
-            flow: Some("orders".into()),
-            reason: Some(Reason::AuthFailed),
-            since: Some(NOW - Duration::from_secs(7_200)),
-            key: Some("a b:c".into()),
-            ..Query::default()
-        };
-        assert_eq!(query, asked);
-        assert_eq!(
-            query.to_string(),
-            format!("flow:orders reason:auth_failed since:{} key:•••", NOW - Duration::from_secs(7_200))
-        );
-        let until = Query::parse("until:2026-08-01T00:00:00Z", NOW).expect("fine").until.expect("told");
-        assert_eq!(until.to_string(), "2026-08-01T00:00:00.000Z");
-    }
-
-    #[test]
-    fn f2_an_unknown_word_is_an_error_and_never_everything() {
-        let refused = |text: &str| Query::parse(text, NOW).expect_err(text);
-        assert_eq!(refused("flwo:orders"), BadQuery::Unknown("flwo".into()));
-        assert_eq!(refused("flow:orders everything"), BadQuery::Unknown("everything".into()));
-        assert_eq!(refused("*"), BadQuery::Unknown("*".into()));
-        assert_eq!(refused("  "), BadQuery::Empty);
-        assert_eq!(refused("flow: reason:timeout"), BadQuery::NoValue("flow"));
-        assert_eq!(refused("flow:a flow:b"), BadQuery::Twice("flow"));
-        assert_eq!(refused("reason:auth"), BadQuery::Reason("auth".into()));
-        assert_eq!(refused("since:yesterday"), BadQuery::Time("yesterday".into()));
-        assert_eq!(refused("key:\"a"), BadQuery::OpenQuote);
-        assert!(matches!(refused("job:7"), BadQuery::Job(_)));
-        assert!(refused("flwo:x").to_string().contains("flow:, queue:, reason:"));
-    }
-
     proptest! {
-        #[test]
-        fn f2_no_text_is_a_query_that_means_everything(text in "\\PC{0,40}") {
-            if let Ok(query) = Query::parse(&text, NOW) {
-                prop_assert_ne!(query, Query::default());
-            }
-        }
-
         #[test]
         fn p8_whatever_is_done_to_a_dead_letter_makes_it_another(replays in 0..9u32, attempts in 0..9u32, died in 0..9i64, change in 0..6usize) {
             let ledger = vec![effect("a", done()), effect("b", EffectState::NotDone)];

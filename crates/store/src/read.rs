@@ -25,8 +25,12 @@ use std::time::Duration;
 
 /// A list never has more rows than this.
 pub const LIST_ROWS_MAX: usize = 1_000;
-/// A filtered list looks at no more rows than this.
-pub const SCAN_ROWS_MAX: usize = 200_000;
+/// A filtered list looks at no more rows than this, and says how far it got: whoever wants more asks again from there.
+pub const SCAN_ROWS_MAX: usize = 50_000;
+/// The same where every row costs a look into another table.
+pub const SCAN_COSTLY_ROWS_MAX: usize = 10_000;
+/// What fits is counted up to this; beyond it there are only more.
+pub const COUNT_MAX: u64 = 10_000;
 /// Latencies are counted over no more jobs than this, the newest.
 pub const LATENCY_JOBS_MAX: usize = 500_000;
 
@@ -198,15 +202,67 @@ pub struct JobStory {
     pub behind: Option<JobId>,
 }
 
+/// Which jobs; all that is said must fit.
 #[derive(Clone, Debug, Default)]
 pub struct JobFilter {
     pub word: Option<Word>,
     pub flow: Option<String>,
     pub queue: Option<String>,
     pub reason: Option<Reason>,
-    /// Only older ones: the last id of the page before.
+    /// What took its event in.
+    pub source: Option<String>,
+    /// One of these steps is in its ledger.
+    pub steps: Option<Vec<String>>,
+    /// Only these.
+    pub jobs: Option<Vec<JobId>>,
+    pub attempts_min: u32,
+    pub attempts_max: Option<u32>,
+    pub accepted: Within,
+    pub ended: Within,
+    /// Only older ones: where the page before ended.
     pub before: Option<JobId>,
     pub limit: usize,
+    /// Whether all that fits is to be counted, as far as the list looks.
+    pub counts: bool,
+}
+
+impl JobFilter {
+    /// How many rows it may look at; `None`: each row that it looks at fits, or it is known which ones they are.
+    pub(crate) fn scan_max(&self) -> Option<usize> {
+        let has_index = matches!(self.word, None | Some(Word::Dead));
+        let is_narrow = self.flow.is_some()
+            || self.queue.is_some()
+            || self.reason.is_some()
+            || self.attempts_min > 0
+            || self.attempts_max.is_some()
+            || self.ended != Within::default()
+            || !has_index;
+        match self {
+            JobFilter { jobs: Some(_), .. } => None,
+            JobFilter { source: Some(_), .. } | JobFilter { steps: Some(_), .. } => Some(SCAN_COSTLY_ROWS_MAX),
+            _ => is_narrow.then_some(SCAN_ROWS_MAX),
+        }
+    }
+
+    /// The ids that it can be about: the first, and the one after the last. Ids grow as jobs are accepted.
+    pub(crate) fn ids(&self) -> (i64, i64) {
+        let first = self.accepted.since.map_or(0, |since| JobId::first_at(since).number().cast_signed());
+        let until = self.accepted.until.map_or(i64::MAX, |until| JobId::first_at(until).number().cast_signed());
+        (first, self.before.map_or(i64::MAX, |id| id.number().cast_signed()).min(until))
+    }
+}
+
+/// A span of time: from the first moment, up to the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Within {
+    pub since: Option<Timestamp>,
+    pub until: Option<Timestamp>,
+}
+
+impl Within {
+    pub(crate) fn micros(&self) -> (i64, i64) {
+        (self.since.map_or(i64::MIN, Timestamp::as_micros), self.until.map_or(i64::MAX, Timestamp::as_micros))
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -214,6 +270,62 @@ pub struct JobPage {
     pub rows: Vec<JobRow>,
     /// Whether older rows exist that were not looked at.
     pub more: bool,
+    /// Where to go on, if so.
+    pub next: Option<JobId>,
+    /// So many rows were looked at, if not only those that are told.
+    pub looked_at: u64,
+    /// How many of these fit, if they were to be counted: up to `COUNT_MAX`, and one more where there are more.
+    pub matches: Option<u64>,
+}
+
+/// An event in a list.
+#[derive(Clone, Debug)]
+pub struct EventRow {
+    pub id: EventId,
+    pub source: Arc<str>,
+    pub received_at: Timestamp,
+    /// The status that its sender got.
+    pub status: u16,
+    pub jobs: u32,
+    /// Until when its key is held; `None`: it has none.
+    pub key_until: Option<Timestamp>,
+    pub duplicates: u64,
+    pub conflicts: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    pub source: Option<String>,
+    /// Only those that were delivered again.
+    pub again: Option<Again>,
+    pub accepted: Within,
+    pub before: Option<EventId>,
+    pub limit: usize,
+}
+
+impl EventFilter {
+    pub(crate) fn ids(&self) -> (i64, i64) {
+        let first = self.accepted.since.map_or(0, |since| EventId::first_at(since).number().cast_signed());
+        let until = self.accepted.until.map_or(i64::MAX, |until| EventId::first_at(until).number().cast_signed());
+        (first, self.before.map_or(i64::MAX, |id| id.number().cast_signed()).min(until))
+    }
+}
+
+/// How an event came again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// With the same body.
+    Duplicate,
+    /// With another.
+    Conflict,
+}
+
+#[derive(Clone, Debug)]
+pub struct EventPage {
+    pub rows: Vec<EventRow>,
+    /// Where to go on, if older ones exist that were not looked at.
+    pub next: Option<EventId>,
+    pub looked_at: u64,
 }
 
 /// An effect in a list.
@@ -350,6 +462,10 @@ pub trait Read: Send + Sync {
     /// The jobs of an event.
     async fn jobs_of(&self, event: EventId) -> Result<Vec<JobRow>>;
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage>;
+    /// Events, the newest first.
+    async fn events(&self, filter: EventFilter) -> Result<EventPage>;
+    /// The events that were accepted in this millisecond, a bounded number.
+    async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>>;
     /// Effects, those of the newest jobs first.
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage>;
     /// The dead letters of these queues that wait longest, those first. Not those that only a person can decide about, nor
@@ -370,7 +486,8 @@ pub trait Read: Send + Sync {
     async fn plan_items(&self, filter: ItemFilter) -> Result<Vec<ItemRow>>;
     /// The event that holds this key now.
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;
-    async fn latencies(&self, since: Timestamp) -> Result<Latencies>;
+    /// Of the newest jobs of a window, no more than so many.
+    async fn latencies(&self, since: Timestamp, most: usize) -> Result<Latencies>;
     async fn version_files(&self, version: VersionId) -> Result<Option<String>>;
     /// What was done, and by whom.
     async fn audit(&self, filter: AuditFilter) -> Result<Vec<AuditRow>>;

@@ -14,6 +14,7 @@ use std::sync::Arc;
 /// Which dead letters; all that is said must fit.
 #[derive(Clone, Debug, Default)]
 pub struct DeadFilter {
+    pub source: Option<String>,
     pub flow: Option<String>,
     pub queue: Option<String>,
     pub reason: Option<Reason>,

@@ -8,12 +8,10 @@ use crate::house::House;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use clinch_core::job::Word;
-use clinch_store::read::JobFilter;
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<JobList>, Problem> {
     let query = Query::parse(raw.as_deref(), FILTERS)?;
-    let filter = JobFilter { word: Some(Word::Dead), ..filter(&query)? };
-    let page = house.store.jobs(filter).await?;
+    let page = house.store.jobs(filter(&house, &query, Some(Word::Dead)).await?).await?;
     Ok(Json(JobList::new("clinch.dlq.list/v1", &page)))
 }
 

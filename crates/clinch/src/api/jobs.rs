@@ -2,6 +2,7 @@
 
 use super::problem::Problem;
 use super::query::{Id, Query};
+use super::search::{self, Paging};
 use super::shapes;
 use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobShow, LateAnswer, Moment};
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
@@ -15,34 +16,56 @@ use clinch_core::audit::Who;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::payload::Payload;
-use clinch_store::read::{JobFilter, JobPage, JobStory};
+use clinch_core::search::Query as Which;
+use clinch_store::read::{JobFilter, JobStory};
 use clinch_store::{ReviveAsk, Revived, UnknownRuling};
 use serde::de::DeserializeOwned;
 
-const ROWS_DEFAULT: usize = 50;
+pub const ROWS_DEFAULT: usize = 50;
 pub const REASON_CHARS_MAX: usize = 500;
 
 /// What a list can be narrowed by; `jobs` adds the state.
-pub const FILTERS: &[&str] = &["flow", "queue", "reason", "before", "limit"];
+pub const FILTERS: &[&str] = &["q", "flow", "queue", "reason", "count", "before", "limit"];
 
-pub fn filter(query: &Query) -> Result<JobFilter, Problem> {
+/// Which jobs a request asks for: in words (`q`), or by one name each.
+pub async fn filter(house: &House, query: &Query, word: Option<Word>) -> Result<JobFilter, Problem> {
+    let mut which = match query.text("q") {
+        None => Which::default(),
+        Some(text) => {
+            Which::parse(text, house.clock.now()).map_err(|error| Problem::bad_query(format!("q: {error}.")))?
+        }
+    };
     let reasons = |text: &str| {
         let known: Vec<&str> = clinch_core::death::Reason::ALL.iter().map(|reason| reason.word()).collect();
         Problem::bad_query(format!("reason: `{text}` is not a reason; the reasons are {}.", known.join(", ")))
     };
-    Ok(JobFilter {
-        word: query.get::<Word>("state")?,
-        flow: query.text("flow").map(String::from),
-        queue: query.text("queue").map(String::from),
-        reason: query.text("reason").map(|text| text.parse().map_err(|_| reasons(text))).transpose()?,
-        before: query.get::<JobId>("before")?,
-        limit: query.limit(ROWS_DEFAULT)?,
-    })
+    one_of("state", &mut which.state, word.or(query.get::<Word>("state")?))?;
+    one_of("flow", &mut which.flow, query.text("flow").map(String::from))?;
+    one_of("queue", &mut which.queue, query.text("queue").map(String::from))?;
+    let reason = query.text("reason").map(|text| text.parse().map_err(|_| reasons(text))).transpose()?;
+    one_of("reason", &mut which.reason, reason)?;
+    let counts = query.get::<bool>("count")?.unwrap_or(false);
+    let page = Paging { before: query.get::<JobId>("before")?, limit: query.limit(ROWS_DEFAULT)?, counts };
+    search::filter(house, &which, page).await
+}
+
+/// The same, said in both ways, must be the same.
+fn one_of<T: PartialEq>(name: &str, slot: &mut Option<T>, given: Option<T>) -> Result<(), Problem> {
+    match (&slot, given) {
+        (_, None) => Ok(()),
+        (Some(there), Some(given)) if *there != given => {
+            Err(Problem::bad_query(format!("`{name}` is there twice, in `q` and beside it, and not the same.")))
+        }
+        (_, Some(given)) => {
+            *slot = Some(given);
+            Ok(())
+        }
+    }
 }
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<JobList>, Problem> {
     let query = Query::parse(raw.as_deref(), &[&["state"], FILTERS].concat())?;
-    let page = house.store.jobs(filter(&query)?).await?;
+    let page = house.store.jobs(filter(&house, &query, None).await?).await?;
     Ok(Json(JobList::new("clinch.jobs.list/v1", &page)))
 }
 
@@ -65,7 +88,7 @@ pub async fn of_event(
     if rows.is_empty() {
         return Err(Problem::not_found(format!("There is no event {id}; its retention may have ended.")));
     }
-    Ok(Json(JobList::new("clinch.events.show/v1", &JobPage { rows, more: false })))
+    Ok(Json(JobList::all("clinch.events.show/v1", rows)))
 }
 
 pub async fn replay(
@@ -207,9 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_reason_is_told_the_known_ones() {
-        let query = Query::parse(Some("reason=auth"), FILTERS).expect("the name is known");
-        let said = format!("{:?}", filter(&query).expect_err("no such reason"));
-        assert!(said.contains("auth_failed, rate_limited"), "{said}");
+    fn what_is_said_twice_must_be_the_same() {
+        let mut slot = Some("a");
+        assert!(one_of("flow", &mut slot, Some("a")).is_ok());
+        assert!(one_of("flow", &mut slot, None).is_ok());
+        assert!(
+            format!("{:?}", one_of("flow", &mut slot, Some("b")).expect_err("another"))
+                .contains("`flow` is there twice")
+        );
     }
 }

@@ -49,15 +49,15 @@ pub async fn holders(house: &House, key: &str, flow: Option<&str>) -> Result<Vec
 }
 
 /// Where keys are told apart: a route, or a source.
-struct Scope {
+pub struct Scope {
     /// The flow, or the source.
-    owner: String,
-    name: String,
-    has_tenants: bool,
+    pub owner: String,
+    pub name: String,
+    pub has_tenants: bool,
 }
 
 /// The scopes of one flow, those of its sources included, or of all.
-fn scopes(workspace: &Workspace, named: Option<&str>) -> Result<Vec<Scope>, Problem> {
+pub fn scopes(workspace: &Workspace, named: Option<&str>) -> Result<Vec<Scope>, Problem> {
     let flows = &workspace.flows;
     let flow = named.map(|name| flows.iter().find(|flow| flow.name == name).ok_or(name)).transpose();
     let flow = flow.map_err(|name| {

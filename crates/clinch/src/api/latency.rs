@@ -1,5 +1,5 @@
 //! How long jobs take: percentiles, and how many fall into each bucket. Counted from every job of the window, so the
-//! figures are exact.
+//! figures are exact; or from the newest `most` of them, for who wants them at once.
 
 use super::problem::Problem;
 use super::query::Query;
@@ -8,6 +8,7 @@ use crate::house::House;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use clinch_core::time::parse_duration;
+use clinch_store::read::LATENCY_JOBS_MAX;
 use std::time::Duration;
 
 const WINDOW_DEFAULT: Duration = Duration::from_secs(15 * 60);
@@ -15,14 +16,19 @@ const PERCENTILES_MAX: usize = 10;
 const BUCKET_SECONDS: [f64; 10] = [0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<Latency>, Problem> {
-    let query = Query::parse(raw.as_deref(), &["window", "percentile"])?;
+    let query = Query::parse(raw.as_deref(), &["window", "percentile", "most"])?;
     let window = match query.text("window") {
         None => WINDOW_DEFAULT,
         Some(text) => parse_duration(text).map_err(|error| Problem::bad_query(format!("window: {error}.")))?,
     };
     let asked = percentiles(query.text("percentile").unwrap_or("95"))?;
     let since = house.clock.now() - window;
-    let found = house.store.latencies(since).await?;
+    let most = match query.get::<usize>("most")? {
+        None => LATENCY_JOBS_MAX,
+        Some(most @ 1..=LATENCY_JOBS_MAX) => most,
+        Some(_) => return Err(Problem::bad_query(format!("most: write a number from 1 to {LATENCY_JOBS_MAX}."))),
+    };
+    let found = house.store.latencies(since, most).await?;
     Ok(Json(Latency {
         schema: "clinch.latency/v1".into(),
         window_seconds: window.as_secs_f64(),

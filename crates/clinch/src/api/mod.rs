@@ -11,6 +11,7 @@ mod dead;
 pub mod drops;
 mod effects;
 mod encryption;
+mod events;
 mod health;
 mod jobs;
 mod keys;
@@ -20,6 +21,7 @@ mod query;
 pub mod replays;
 pub mod safe_mode;
 mod schedules;
+mod search;
 pub mod shapes;
 mod sources;
 mod tokens;
@@ -66,9 +68,11 @@ fn table() -> Routes {
     use Permission::*;
     Routes::default()
         .get("/api/v1/overview", Read, health::overview)
+        .get("/api/v1/search", Read, search::show)
         .get("/api/v1/jobs", Read, jobs::list)
         .get("/api/v1/jobs/{id}", Read, jobs::show)
         .post("/api/v1/jobs/{id}/replay", Replay, jobs::replay)
+        .get("/api/v1/events", Read, events::list)
         .get("/api/v1/events/{id}", Read, jobs::of_event)
         .get("/api/v1/dead", Read, dead::list)
         .get("/api/v1/dead/groups", Read, dead::groups)

@@ -4,6 +4,7 @@ use super::jobs::{read_body, reason};
 use super::keys;
 use super::problem::Problem;
 use super::query::{Id, Query};
+use super::search;
 use super::shapes::{Moment, ReplayOn};
 use crate::house::House;
 use axum::body::Bytes;
@@ -12,12 +13,15 @@ use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::audit::Who;
 use clinch_core::id::PlanId;
+use clinch_core::job::Word;
 use clinch_core::limit::Rate;
 use clinch_core::replay::{
-    AT_ONCE_DEFAULT, CANARY_DEFAULT, Fate, ItemState, PLAN_JOBS_MAX, PLAN_VALID, Percent, PlanState, Query as Which,
-    RATE_DEFAULT, STOP_AT_DEFAULT, Terms, fate, kept,
+    AT_ONCE_DEFAULT, CANARY_DEFAULT, Fate, ItemState, PLAN_JOBS_MAX, PLAN_VALID, Percent, PlanState, RATE_DEFAULT,
+    STOP_AT_DEFAULT, Terms, fate, kept,
 };
-use clinch_store::replay::{DeadFilter, Forecast, ItemFilter, PlanRow, Plans};
+use clinch_core::saga;
+use clinch_core::search::Query as Which;
+use clinch_store::replay::{DeadFilter, DeadLetter, Forecast, ItemFilter, PlanRow, Plans};
 use clinch_store::{NewItem, NewPlan, StartAsk, Started, Turn, TurnAsk, Turned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -195,6 +199,9 @@ pub async fn plan(
     let ask: PlanAsk = read_body(body)?;
     let now = house.clock.now();
     let which = Which::parse(&ask.query, now).map_err(|error| Problem::bad_body(format!("query: {error}.")))?;
+    if which.state.is_some_and(|state| state != Word::Dead) {
+        return Err(Problem::bad_body("query: only dead letters are replayed; leave `state:` out.".into()));
+    }
     let record = who.record(reason(&ask.reason, 0)?, now);
     let (items, forecast) = count(&house, &which).await?;
     if items.is_empty() {
@@ -212,7 +219,9 @@ async fn count(house: &House, which: &Which) -> Result<(Vec<NewItem>, Forecast),
         Some(key) => Some(keys::holders(house, key, which.flow.as_deref()).await?),
         None => None,
     };
+    let steps = search::steps(house, which)?;
     let mut filter = DeadFilter {
+        source: which.source.clone(),
         flow: which.flow.clone(),
         queue: which.queue.clone(),
         reason: which.reason,
@@ -228,7 +237,7 @@ async fn count(house: &House, which: &Which) -> Result<(Vec<NewItem>, Forecast),
         let part = house.store.dead_letters(filter.clone()).await?;
         let Some(last) = part.last() else { break };
         filter.after = Some(last.job);
-        for dead in &part {
+        for dead in part.iter().filter(|dead| fits(which, steps.as_deref(), dead)) {
             if items.len() == PLAN_JOBS_MAX {
                 forecast.more = true;
                 return Ok((items, forecast));
@@ -253,6 +262,20 @@ async fn count(house: &House, which: &Which) -> Result<(Vec<NewItem>, Forecast),
         }
     }
     Ok((items, forecast))
+}
+
+/// What the store was not asked for.
+fn fits(which: &Which, steps: Option<&[String]>, dead: &DeadLetter) -> bool {
+    let accepted_at = dead.job.given_at();
+    let has_step = |steps: &[String]| {
+        let mut begun = dead.effects.iter().map(|effect| saga::step_of(&effect.name));
+        begun.any(|begun| steps.iter().any(|step| *step == *begun))
+    };
+    which.older.is_none_or(|older| accepted_at < older)
+        && which.younger.is_none_or(|younger| accepted_at >= younger)
+        && which.tries_min.is_none_or(|least| dead.attempts >= least)
+        && which.tries_max.is_none_or(|most| dead.attempts <= most)
+        && steps.is_none_or(has_step)
 }
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<PlanList>, Problem> {

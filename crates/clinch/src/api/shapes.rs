@@ -119,14 +119,113 @@ pub struct JobList {
     pub more: bool,
     /// Ask again with `before` of this for the next page.
     pub next_before: Option<String>,
+    #[serde(default)]
+    pub scope: Scope,
 }
 
 impl JobList {
     pub fn new(schema: &str, page: &read::JobPage) -> JobList {
-        let jobs: Vec<Job> = page.rows.iter().map(Job::from).collect();
-        let next_before = if page.more { jobs.last().map(|job| job.id.clone()) } else { None };
-        JobList { schema: schema.into(), jobs, more: page.more, next_before }
+        JobList {
+            schema: schema.into(),
+            jobs: page.rows.iter().map(Job::from).collect(),
+            more: page.more,
+            next_before: page.next.map(|next| next.to_string()),
+            scope: Scope {
+                looked_at: page.looked_at,
+                back_to: page.next.map(|next| Moment(next.given_at())),
+                matches: page.matches.map(|matches| matches.min(read::COUNT_MAX)),
+                more_match: page.matches.is_some_and(|matches| matches > read::COUNT_MAX),
+            },
+        }
     }
+
+    /// All of these, and no others exist.
+    pub fn all(schema: &str, rows: Vec<read::JobRow>) -> JobList {
+        let (looked_at, matches) = (rows.len() as u64, Some(rows.len() as u64));
+        JobList::new(schema, &read::JobPage { rows, more: false, next: None, looked_at, matches })
+    }
+}
+
+/// How far a list has looked.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Scope {
+    /// So many were looked at.
+    pub looked_at: u64,
+    /// Back to here; nothing where it was looked back to the beginning.
+    pub back_to: Option<Moment>,
+    /// How many of those that were looked at fit, where they were counted.
+    pub matches: Option<u64>,
+    /// More fit than were counted.
+    pub more_match: bool,
+}
+
+/// `clinch.events.list/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EventList {
+    pub schema: String,
+    pub events: Vec<EventLine>,
+    /// Ask again with `before` of this for the next page.
+    pub next_before: Option<String>,
+    pub scope: Scope,
+}
+
+/// An event in a list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EventLine {
+    pub id: String,
+    pub source: String,
+    pub received_at: Moment,
+    /// The status that its sender got.
+    pub answer_status: u16,
+    pub jobs: u32,
+    /// Until when its key is held, if it has one.
+    pub key_until: Option<Moment>,
+    /// How often it came again with the same body: nothing was repeated.
+    pub duplicates: u64,
+    /// How often another body came under its key.
+    pub conflicts: u64,
+}
+
+impl From<&read::EventRow> for EventLine {
+    fn from(row: &read::EventRow) -> EventLine {
+        EventLine {
+            id: row.id.to_string(),
+            source: row.source.to_string(),
+            received_at: Moment(row.received_at),
+            answer_status: row.status,
+            jobs: row.jobs,
+            key_until: row.key_until.map(Moment),
+            duplicates: row.duplicates,
+            conflicts: row.conflicts,
+        }
+    }
+}
+
+/// `clinch.search/v1`
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Found {
+    pub schema: String,
+    /// What the text was taken for: job, event, plan, step, trace, text or query.
+    pub taken_for: String,
+    /// Where the one thing is that it names: a path of this API below `/api/v1`, and of the console.
+    pub open: Option<String>,
+    /// What it names.
+    pub hits: Vec<Hit>,
+    /// The jobs that it names, or that fit the query.
+    pub jobs: JobList,
+    /// What was not looked through and why, and what may have been meant.
+    pub notes: Vec<String>,
+}
+
+/// Something that a text names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hit {
+    /// job, effect, approval or plan.
+    pub kind: String,
+    pub id: String,
+    pub path: String,
+    /// By what it was found: id, event, trace, key, effect_key or find_by.
+    pub by: String,
 }
 
 /// `clinch.jobs.show/v1`: everything about one job.

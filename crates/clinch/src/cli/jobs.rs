@@ -18,6 +18,7 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
   clinch jobs ls --state retrying
+  clinch jobs ls flow:orders state:dead 'age>5m' 'try>=3' integration:hubspot
   clinch jobs ls --flow signup --limit 200 -o jsonl
   clinch jobs show job_01HZX5T0N8W2A
   clinch jobs show evt_01HZX5T0N8W29          the jobs of an event")]
@@ -40,6 +41,9 @@ pub enum Jobs {
 /// What a list can be narrowed by.
 #[derive(Args, Debug)]
 pub struct Filter {
+    /// Words that all must fit: flow:, queue:, state:, source:, reason:, integration:, step:, key:, job:, since:, until:, age>, try>=
+    #[arg(value_name = "QUERY")]
+    words: Vec<String>,
     /// Only jobs of this flow
     #[arg(long)]
     flow: Option<String>,
@@ -60,6 +64,7 @@ pub struct Filter {
 impl Filter {
     pub fn query(&self, state: Option<String>) -> Vec<(&'static str, String)> {
         given(&[
+            ("q", (!self.words.is_empty()).then(|| self.words.join(" "))),
             ("state", state),
             ("flow", self.flow.clone()),
             ("queue", self.queue.clone()),
@@ -72,9 +77,10 @@ impl Filter {
     /// The command for the next page, if there is one: the same question, further back.
     pub fn more(&self, output: Output, command: &str, state: Option<String>, next_before: Option<&str>) {
         let Some(before) = next_before else { return };
-        let kept = self.query(state).into_iter().filter(|(name, _)| *name != "before");
+        let kept = self.query(state).into_iter().filter(|(name, _)| !matches!(*name, "before" | "q"));
+        let words: String = self.words.iter().map(|word| format!(" '{word}'")).collect();
         let flags: String = kept.map(|(name, value)| format!(" --{name} {value}")).collect();
-        render::next(output, &format!("{command}{flags} --before {before}"));
+        render::next(output, &format!("{command}{words}{flags} --before {before}"));
     }
 }
 

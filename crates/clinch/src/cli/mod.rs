@@ -11,7 +11,9 @@ mod demo;
 mod dlq;
 mod drop;
 mod effects;
+mod events;
 mod exit;
+mod find;
 mod forget;
 mod jobs;
 mod key;
@@ -68,6 +70,7 @@ Examples:
   clinch check .                                is this workspace right?
   clinch serve --workspace .                    run it
   clinch send /hooks/signup -d '{\"id\":1}' --key k-1
+  clinch find evt_1Qw8Zx2eZvKYlo2C              a provider's id, a key, a trace, a job: whatever you have
   clinch dlq groups                             what gave up, and why
   clinch replay job_01HZX5T0N8W2A --reason 'token rotated, INC-482'
   clinch effects ls state:unknown               what may or may not have happened
@@ -119,9 +122,14 @@ enum Command {
     Schema(schema::Schema),
     /// Post an event to the intake, once or many times
     Send(send::Send),
+    /// Find what a text names: an id, a key, a trace, an address; or jobs by words
+    Find(find::Find),
     /// List jobs, or show everything about one
     #[command(subcommand)]
     Jobs(jobs::Jobs),
+    /// List what came in, and how often it came again
+    #[command(subcommand)]
+    Events(events::Events),
     /// Dead letters: jobs that gave up
     #[command(subcommand)]
     Dlq(dlq::Dlq),
@@ -212,7 +220,9 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Check(command) => command.run(globals),
         Command::Schema(command) => command.run(),
         Command::Send(command) => command.run(globals).await,
+        Command::Find(command) => command.run(globals).await,
         Command::Jobs(command) => command.run(globals).await,
+        Command::Events(command) => command.run(globals).await,
         Command::Dlq(command) => command.run(globals).await,
         Command::Replay(command) => command.run(globals).await,
         Command::Effects(command) => command.run(globals).await,

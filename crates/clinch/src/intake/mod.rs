@@ -165,7 +165,7 @@ impl Intake {
             sender: "".into(),
             schema_version: 1,
             mismatch: "".into(),
-            trace: TraceId(self.house.clock.random()),
+            trace: TraceId::new(received_at, self.house.clock.random()),
             job_keys,
             headers: body::kept_headers(headers),
         };

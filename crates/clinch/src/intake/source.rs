@@ -495,7 +495,7 @@ impl SourceDoor {
             sender: sender.into(),
             schema_version,
             mismatch: mismatch.into(),
-            trace: TraceId(house.clock.random()),
+            trace: TraceId::new(received_at, house.clock.random()),
             job_keys,
             headers: self.kept_headers(request, &event),
         };

@@ -44,6 +44,7 @@ mod safe_mode;
 mod sagas;
 mod schedules;
 mod scripts;
+mod search;
 mod secrets;
 mod senders;
 mod shared;

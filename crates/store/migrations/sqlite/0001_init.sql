@@ -100,6 +100,7 @@ CREATE TABLE job (
     reason INTEGER
 ) STRICT;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+CREATE INDEX job_dropped ON job (id) WHERE state = 6;
 CREATE INDEX job_blocking ON job (id) WHERE state = 3 AND ord = 2;
 
 -- Attempts that ended, except a first one that did it all: the row of its job tells that.

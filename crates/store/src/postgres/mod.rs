@@ -25,6 +25,7 @@ mod lanes;
 mod late;
 mod ledger;
 pub(crate) mod link;
+mod list;
 mod migrate;
 mod node;
 mod once;
@@ -755,7 +756,15 @@ impl Read for PostgresStore {
     }
 
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
-        read::jobs(&self.shared.eyes, &self.shared.sealer, &filter).await.map_err(unread)
+        list::jobs(&self.shared.eyes, &self.shared.sealer, &filter).await.map_err(unread)
+    }
+
+    async fn events(&self, filter: EventFilter) -> Result<EventPage> {
+        list::events(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>> {
+        list::accepted_at(&self.shared.eyes, &self.shared.sealer, at, most).await.map_err(unread)
     }
 
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
@@ -798,8 +807,8 @@ impl Read for PostgresStore {
         read::key(&self.shared.eyes, key).await.map_err(unread)
     }
 
-    async fn latencies(&self, since: Timestamp) -> Result<Latencies> {
-        read::latencies(&self.shared.eyes, since).await.map_err(unread)
+    async fn latencies(&self, since: Timestamp, most: usize) -> Result<Latencies> {
+        read::latencies(&self.shared.eyes, since, most).await.map_err(unread)
     }
 
     async fn version_files(&self, version: VersionId) -> Result<Option<String>> {

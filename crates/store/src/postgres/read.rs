@@ -7,10 +7,9 @@ use crate::read::*;
 use crate::seal::Sealer;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::{Waits, Word};
+use clinch_core::job::Waits;
 use clinch_core::key::DedupKey;
 use clinch_core::time::Timestamp;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,49 +66,6 @@ pub(super) async fn jobs_of(eyes: &Arc<Pool>, sealer: &Sealer, event: EventId) -
     Ok(found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<_, _>>()?)
 }
 
-/// The newest first.
-pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) -> Answer<JobPage> {
-    let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
-    let before = filter.before.map_or(i64::MAX, |id| id.number().cast_signed());
-    let mut line = eyes.line().await?;
-    // Dead and running ones have an index of their own; for the rest the look back is bounded.
-    let floor: i64 = match filter.word {
-        Some(Word::Dead | Word::Dropped | Word::Running) => 0,
-        _ => {
-            let sql = "SELECT id FROM job WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1";
-            let rows = line.query(sql, &[&before, &(SCAN_ROWS_MAX as i64)]).await?;
-            rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0)
-        }
-    };
-    let mut sql = format!("{} WHERE job.id < $1 AND job.id >= $2", rows::JOB_ROW);
-    if let Some(word) = filter.word {
-        sql.push_str(match word {
-            Word::Queued => {
-                " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.waits IS NULL AND job.failures = 0"
-            }
-            Word::Retrying => {
-                " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.waits IS NULL AND job.failures > 0"
-            }
-            Word::Waiting => " AND job.slot BETWEEN 1 AND 3 AND job.state IN (0, 5) AND job.waits IS NOT NULL",
-            Word::Running => " AND job.slot BETWEEN 1 AND 3 AND job.state = 4",
-            Word::Success => " AND job.state = 1",
-            Word::Noop => " AND job.state = 2",
-            Word::Dead => " AND job.slot = 0 AND job.state = 3",
-            Word::Dropped => " AND job.slot = 0 AND job.state = 6",
-        });
-    }
-    if let Some(reason) = filter.reason {
-        let _ = write!(sql, " AND job.reason = {}", rows::reason_number(reason));
-    }
-    sql.push_str(" AND ($3::text IS NULL OR job.flow = $3) AND ($4::text IS NULL OR job.queue = $4)");
-    sql.push_str(" ORDER BY job.id DESC LIMIT $5");
-    let found = line.query(&sql, &[&before, &floor, &filter.flow, &filter.queue, &(limit as i64 + 1)]).await?;
-    let mut rows = found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<Vec<_>, _>>()?;
-    let more = rows.len() > limit || floor > 0;
-    rows.truncate(limit);
-    Ok(JobPage { rows, more })
-}
-
 pub(super) async fn oldest_dead(eyes: &Arc<Pool>, queues: &[String], most: usize) -> Answer<Vec<JobId>> {
     let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
     let most = i64::try_from(most).unwrap_or(i64::MAX);
@@ -159,17 +115,18 @@ pub(super) async fn key(eyes: &Arc<Pool>, key: DedupKey) -> Answer<Option<EventI
     Ok(found.first().map(|row| rows::event_id(row, 0)).transpose()?)
 }
 
-pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp) -> Answer<Latencies> {
+pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp, most: usize) -> Answer<Latencies> {
+    let most = most.min(LATENCY_JOBS_MAX);
     let first = JobId::first_at(since).number().cast_signed();
     let rows = eyes
         .ask(
             "SELECT received_at, first_attempt_at, ended_at FROM job
              WHERE slot = 0 AND id >= $1 ORDER BY id DESC LIMIT $2",
-            &[&first, &(LATENCY_JOBS_MAX as i64 + 1)],
+            &[&first, &(most as i64 + 1)],
         )
         .await?;
-    let mut found = Latencies { cut: rows.len() > LATENCY_JOBS_MAX, ..Latencies::default() };
-    for row in rows.iter().take(LATENCY_JOBS_MAX) {
+    let mut found = Latencies { cut: rows.len() > most, ..Latencies::default() };
+    for row in rows.iter().take(most) {
         let (received, ended) = (rows::time(row, 0)?, rows::time(row, 2)?);
         let began = rows::maybe_time(row, 1)?.unwrap_or(ended);
         found.wait.push(began.since(received));

@@ -359,6 +359,7 @@ pub(super) async fn dead_letters(eyes: &Arc<Pool>, filter: &DeadFilter) -> Resul
              WHERE slot = 0 AND state = 3 AND id > $1 AND ($2::text IS NULL OR flow = $2) AND ($3::text IS NULL OR queue = $3)
                AND ($4::smallint IS NULL OR reason = $4) AND ($5::bigint IS NULL OR ended_at >= $5)
                AND ($6::bigint IS NULL OR ended_at < $6) AND ($7::bigint IS NULL OR id = $7) AND (NOT $8 OR event = ANY($9))
+               AND ($11::text IS NULL OR (SELECT source FROM event WHERE event.id = job.event) = $11)
              ORDER BY id LIMIT $10",
             &[
                 &filter.after.map_or(0, |job| job.number().cast_signed()),
@@ -371,6 +372,7 @@ pub(super) async fn dead_letters(eyes: &Arc<Pool>, filter: &DeadFilter) -> Resul
                 &is_of_events,
                 &events,
                 &i64::try_from(filter.limit).unwrap_or(i64::MAX),
+                &filter.source.as_deref().map(rows::text),
             ],
         )
         .await?;

@@ -11,6 +11,7 @@ use clinch_core::job::{Fence, Waits, Word};
 use clinch_core::lane::Lane;
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -18,6 +19,8 @@ use tokio::sync::Notify;
 const PAYLOADS_BYTES_MAX: usize = 32 << 20;
 /// To find the oldest job of each flow no more than this many are looked at.
 const OLDEST_LOOK_MAX: usize = 10_000;
+/// A list looks at no more unfinished jobs than this: nobody else has the memory meanwhile.
+const LOOK_MAX: usize = 50_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Live {
@@ -128,6 +131,15 @@ pub(super) enum Settled {
         lane: Lane,
         reason: Reason,
     },
+}
+
+/// What was found among the unfinished jobs.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub jobs: Vec<JobId>,
+    pub looked_at: usize,
+    /// Those before it were not looked at.
+    pub next: Option<JobId>,
 }
 
 pub(super) struct Memory {
@@ -446,6 +458,29 @@ impl Memory {
     }
 
     /// The newest first.
+    /// Those with this word, the newest first; how many were looked at, and where that ended before all were.
+    pub fn find(&self, word: Word, ids: Range<JobId>, fits: impl Fn(&Live) -> bool, most: usize) -> Found {
+        let mut found = Found::default();
+        let mut left: u64 = self.live.iter().filter(|((_, of), _)| *of == word).map(|(_, jobs)| jobs).sum();
+        for (id, live) in self.jobs.range(ids).rev() {
+            if left == 0 {
+                break;
+            }
+            if found.looked_at == LOOK_MAX || found.jobs.len() == most {
+                found.next = Some(JobId::from_number(id.number().saturating_add(1)));
+                break;
+            }
+            found.looked_at += 1;
+            if live.word() == word {
+                left -= 1;
+                if fits(live) {
+                    found.jobs.push(*id);
+                }
+            }
+        }
+        found
+    }
+
     pub fn running(&self) -> Vec<JobId> {
         let mut running: Vec<JobId> = self.leases.iter().map(|(_, job)| *job).collect();
         running.sort_unstable_by_key(|job| std::cmp::Reverse(*job));

@@ -14,6 +14,7 @@ mod keep;
 mod keys;
 mod late;
 mod ledger;
+mod list;
 mod memory;
 mod once;
 mod pace;
@@ -676,7 +677,16 @@ impl Read for SqliteStore {
     }
 
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage> {
-        read::jobs(&self.readers, &self.shared, filter).await
+        list::jobs(&self.readers, &self.shared, filter).await
+    }
+
+    async fn events(&self, filter: EventFilter) -> Result<EventPage> {
+        self.readers.ask(move |conn| list::events(conn, &filter)).await
+    }
+
+    async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>> {
+        let sealer = self.shared.sealer.clone();
+        self.readers.ask(move |conn| list::accepted_at(conn, &sealer, at, most)).await
     }
 
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
@@ -719,8 +729,8 @@ impl Read for SqliteStore {
         self.shared.write(move |batch| accept::find(batch, key.as_bytes())).await
     }
 
-    async fn latencies(&self, since: Timestamp) -> Result<Latencies> {
-        read::latencies(&self.readers, since).await
+    async fn latencies(&self, since: Timestamp, most: usize) -> Result<Latencies> {
+        read::latencies(&self.readers, since, most).await
     }
 
     async fn version_files(&self, version: VersionId) -> Result<Option<String>> {

@@ -8,10 +8,8 @@ use crate::seal::Sealer;
 use crate::{Result, StoreError, VersionId};
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params};
-use std::fmt::Write;
 use std::sync::Arc;
 
 pub(super) async fn job(readers: &Readers, shared: &Shared, id: JobId) -> Result<Option<JobStory>> {
@@ -75,7 +73,7 @@ pub(super) async fn jobs_of(readers: &Readers, shared: &Shared, event: EventId) 
 }
 
 /// Running is known in memory only.
-fn mark_running(shared: &Shared, found: &mut [JobRow]) {
+pub(super) fn mark_running(shared: &Shared, found: &mut [JobRow]) {
     let memory = lock(&shared.memory);
     for row in found {
         if let Some(live) = memory.get(row.id) {
@@ -86,106 +84,6 @@ fn mark_running(shared: &Shared, found: &mut [JobRow]) {
             }
         }
     }
-}
-
-pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) -> Result<JobPage> {
-    let limit = filter.limit.clamp(1, LIST_ROWS_MAX);
-    let asked = filter.clone();
-    let sealer = shared.sealer.clone();
-    let (mut found, mut more) = match filter.word {
-        Some(Word::Running) => {
-            let running = lock(&shared.memory).running();
-            let asking = move |conn: &Connection| select_running(conn, &sealer, &running, &asked, limit + 1);
-            (readers.ask(asking).await?, false)
-        }
-        // A row does not say whether its job is running or put off: as many more are read as may have to be left out.
-        Some(Word::Queued | Word::Retrying | Word::Waiting) => {
-            let rows_max = limit + 1 + lock(&shared.memory).len();
-            readers.ask(move |conn| select_jobs(conn, &sealer, &asked, rows_max)).await?
-        }
-        _ => readers.ask(move |conn| select_jobs(conn, &sealer, &asked, limit + 1)).await?,
-    };
-    mark_running(shared, &mut found);
-    found.retain(|row| fits(row, &filter));
-    more |= found.len() > limit;
-    found.truncate(limit);
-    Ok(JobPage { rows: found, more })
-}
-
-fn select_running(
-    conn: &Connection,
-    sealer: &Sealer,
-    running: &[JobId],
-    filter: &JobFilter,
-    rows_max: usize,
-) -> rusqlite::Result<Vec<JobRow>> {
-    let any_word = JobFilter { word: None, ..filter.clone() };
-    let mut row = conn.prepare_cached(&format!("{} WHERE job.id = ?1", rows::JOB_ROW))?;
-    let mut found = Vec::new();
-    for id in running {
-        if found.len() == rows_max {
-            break;
-        }
-        let row = row.query_row([id.number().cast_signed()], |row| rows::job_row(row, sealer)).optional()?;
-        found.extend(row.filter(|row| fits(row, &any_word)));
-    }
-    Ok(found)
-}
-
-fn fits(row: &JobRow, filter: &JobFilter) -> bool {
-    filter.word.is_none_or(|word| word == row.word)
-        && filter.flow.as_ref().is_none_or(|flow| **flow == *row.flow)
-        && filter.queue.as_ref().is_none_or(|queue| **queue == *row.queue)
-        && filter.reason.is_none_or(|reason| Some(reason) == row.reason)
-        && filter.before.is_none_or(|before| row.id < before)
-}
-
-/// The newest first; and whether older rows exist that were not looked at.
-fn select_jobs(
-    conn: &Connection,
-    sealer: &Sealer,
-    filter: &JobFilter,
-    rows_max: usize,
-) -> rusqlite::Result<(Vec<JobRow>, bool)> {
-    let state = filter.word.map(|word| match word {
-        Word::Queued | Word::Running | Word::Waiting | Word::Retrying => rows::READY,
-        Word::Success => rows::SUCCESS,
-        Word::Noop => rows::NOOP,
-        Word::Dead => rows::DEAD,
-        Word::Dropped => rows::DROPPED,
-    });
-    let failed = match filter.word {
-        Some(Word::Queued) => " AND job.failures = 0",
-        Some(Word::Retrying) => " AND job.failures > 0",
-        _ => "",
-    };
-    let before = filter.before.map_or(i64::MAX, |id| id.number().cast_signed());
-    // Dead ones have an index of their own; for the rest the look back is bounded.
-    let floor: i64 = match state {
-        Some(rows::DEAD) => 0,
-        _ => conn
-            .prepare_cached("SELECT id FROM job WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2")?
-            .query_row(params![before, SCAN_ROWS_MAX as i64], |row| row.get(0))
-            .optional()?
-            .unwrap_or(0),
-    };
-    let mut sql = format!("{} WHERE job.id < ?1 AND job.id >= ?2", rows::JOB_ROW);
-    if let Some(state) = state {
-        let _ = write!(sql, " AND job.state = {state}");
-    }
-    if let Some(reason) = filter.reason {
-        let _ = write!(sql, " AND job.reason = {}", rows::reason_number(reason));
-    }
-    sql.push_str(failed);
-    sql.push_str(" AND (?3 IS NULL OR flow.text = ?3) AND (?4 IS NULL OR queue.text = ?4)");
-    sql.push_str(" ORDER BY job.id DESC LIMIT ?5");
-    let found = conn
-        .prepare_cached(&sql)?
-        .query_map(params![before, floor, filter.flow, filter.queue, rows_max as i64], |row| {
-            rows::job_row(row, sealer)
-        })?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok((found, floor > 0))
 }
 
 pub(super) fn oldest_dead_of(conn: &Connection, queues: &[String], most: usize) -> rusqlite::Result<Vec<JobId>> {
@@ -230,7 +128,8 @@ pub(super) async fn dead_groups(readers: &Readers) -> Result<Vec<DeadGroup>> {
         .await
 }
 
-pub(super) async fn latencies(readers: &Readers, since: Timestamp) -> Result<Latencies> {
+pub(super) async fn latencies(readers: &Readers, since: Timestamp, most: usize) -> Result<Latencies> {
+    let most = most.min(LATENCY_JOBS_MAX);
     readers
         .ask(move |conn| {
             let mut found = Latencies::default();
@@ -240,9 +139,9 @@ pub(super) async fn latencies(readers: &Readers, since: Timestamp) -> Result<Lat
                  WHERE job.id >= ?1 AND job.ended_at IS NOT NULL ORDER BY job.id DESC LIMIT ?2",
             )?;
             let first = JobId::first_at(since).number().cast_signed();
-            let mut rows = rows.query(params![first, LATENCY_JOBS_MAX as i64 + 1])?;
+            let mut rows = rows.query(params![first, most as i64 + 1])?;
             while let Some(row) = rows.next()? {
-                if found.end_to_end.len() == LATENCY_JOBS_MAX {
+                if found.end_to_end.len() == most {
                     found.cut = true;
                     break;
                 }

@@ -342,6 +342,7 @@ pub(super) fn dead_letters(conn: &Connection, filter: &DeadFilter) -> rusqlite::
              FROM job JOIN name AS flow ON flow.id = job.flow JOIN name AS queue ON queue.id = job.queue
              WHERE job.state = 3 AND job.id > ?1 AND (?2 IS NULL OR flow.text = ?2) AND (?3 IS NULL OR queue.text = ?3)
                AND (?4 IS NULL OR job.reason = ?4) AND (?5 IS NULL OR job.ended_at >= ?5) AND (?6 IS NULL OR job.ended_at < ?6)
+               AND (?10 IS NULL OR (SELECT source FROM event WHERE event.id = job.event) = (SELECT id FROM name WHERE text = ?10))
                AND (?7 IS NULL OR job.id = ?7) AND (?8 IS NULL OR job.event IN (SELECT value FROM json_each(?8)))
              ORDER BY job.id LIMIT ?9",
         )?
@@ -356,6 +357,7 @@ pub(super) fn dead_letters(conn: &Connection, filter: &DeadFilter) -> rusqlite::
                 filter.job.map(|job| job.number().cast_signed()),
                 events,
                 i64::try_from(filter.limit).unwrap_or(i64::MAX),
+                filter.source,
             ],
             |row| {
                 Ok(DeadLetter {

@@ -304,6 +304,10 @@ macro_rules! every_law {
                 a_list_shows_the_newest_first
                 a_list_is_filtered_by_state
                 a_list_is_filtered_by_flow_queue_and_reason
+                i1_a_list_is_filtered_by_source_step_attempts_and_time
+                i1_a_list_counts_what_fits_and_tells_how_far_it_looked
+                i1_events_are_listed_with_how_often_they_came_again
+                i1_the_events_of_a_millisecond_are_found
                 pages_show_every_job_once
                 pages_of_dead_letters_show_every_one_once_in_whatever_order_they_died
                 a_page_is_not_cut_short_by_jobs_that_run

@@ -2,10 +2,12 @@
 
 use super::world::*;
 use clinch_core::death::Reason;
+use clinch_core::effect::Idempotency;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Ending, Waits, Word};
+use clinch_core::key::Fingerprint;
 use clinch_core::time::Timestamp;
-use clinch_store::read::JobFilter;
+use clinch_store::read::{Again, EventFilter, JobFilter, Within};
 use clinch_store::{DropAsk, NewEvent, NewJob, Settlement, VersionId};
 use std::time::Duration;
 
@@ -18,13 +20,14 @@ async fn list(world: &World, filter: JobFilter) -> Vec<JobId> {
     page.rows.iter().map(|row| row.id).collect()
 }
 
-/// Walks the pages as a client does: the last id of a page is where the next one begins.
+/// Walks the pages as a client does: each says where the next one begins.
 async fn walk(world: &World, filter: JobFilter) -> Vec<Vec<JobId>> {
-    let mut pages: Vec<Vec<JobId>> = Vec::new();
+    let (mut pages, mut before): (Vec<Vec<JobId>>, _) = (Vec::new(), None);
     loop {
-        let before = pages.last().and_then(|page| page.last()).copied();
         let page = world.jobs(JobFilter { before, ..filter.clone() }).await.expect("read");
         pages.push(page.rows.iter().map(|row| row.id).collect());
+        assert_eq!(page.more, page.next.is_some());
+        before = page.next;
         if !page.more {
             return pages;
         }
@@ -114,6 +117,93 @@ pub async fn a_list_is_filtered_by_flow_queue_and_reason(world: World) {
     assert_eq!(list(&world, both).await, [bills]);
 }
 
+pub async fn i1_a_list_is_filtered_by_source_step_attempts_and_time(world: World) {
+    let shop = NewEvent { source: "shop".into(), received_at: later(10), ..event("a") };
+    let shop = world.accepted(shop).await.job;
+    let claim = world.take(later(10)).await;
+    world.intends(claim.lease, "send[0]", Idempotency::Natural, later(10)).await;
+    world.settles(claim.lease, failed(later(11), later(50))).await;
+    let dead = world.dead("b", later(20), Reason::Timeout).await.job;
+    let other = world.accepted(NewEvent { received_at: later(30), ..event("c") }).await.job;
+    let sources = JobFilter { source: Some("shop".into()), ..all() };
+    assert_eq!(list(&world, sources.clone()).await, [shop]);
+    assert_eq!(list(&world, JobFilter { word: Some(Word::Retrying), ..sources.clone() }).await, [shop]);
+    assert_eq!(list(&world, JobFilter { word: Some(Word::Queued), ..sources }).await, []);
+    for (steps, found) in [(vec!["send".into()], vec![shop]), (vec!["sen".into(), "post".into()], vec![])] {
+        assert_eq!(list(&world, JobFilter { steps: Some(steps), ..all() }).await, found);
+    }
+    assert_eq!(list(&world, JobFilter { attempts_min: 1, ..all() }).await, [dead, shop]);
+    assert_eq!(list(&world, JobFilter { attempts_max: Some(0), ..all() }).await, [other]);
+    let accepted = |since, until| JobFilter { accepted: Within { since, until }, ..all() };
+    assert_eq!(list(&world, accepted(Some(later(20)), None)).await, [other, dead]);
+    assert_eq!(list(&world, accepted(Some(later(10)), Some(later(20)))).await, [shop]);
+    let ended = |since, until| JobFilter { word: Some(Word::Dead), ended: Within { since, until }, ..all() };
+    assert_eq!(list(&world, ended(Some(later(20)), Some(later(21)))).await, [dead]);
+    assert_eq!(list(&world, ended(Some(later(21)), None)).await, []);
+    let named = |jobs: &[JobId]| JobFilter { jobs: Some(jobs.to_vec()), ..all() };
+    assert_eq!(list(&world, named(&[shop, dead])).await, [dead, shop]);
+    assert_eq!(list(&world, JobFilter { word: Some(Word::Retrying), ..named(&[shop, dead]) }).await, [shop]);
+    assert_eq!(list(&world, JobFilter { word: Some(Word::Running), ..named(&[shop, dead]) }).await, []);
+    assert_eq!(list(&world, named(&[])).await, []);
+}
+
+pub async fn i1_a_list_counts_what_fits_and_tells_how_far_it_looked(world: World) {
+    for nth in 0..7 {
+        world.accepted(event(&format!("k{nth}"))).await;
+    }
+    world.dead("dead", later(0), Reason::Timeout).await;
+    let check = async |filter: JobFilter, matches: u64, looked_at: u64| {
+        let page = world.jobs(JobFilter { limit: 2, counts: true, ..filter }).await.expect("read");
+        assert_eq!((page.matches, page.looked_at), (Some(matches), looked_at));
+    };
+    check(all(), 8, 2).await;
+    check(JobFilter { flow: Some("orders".into()), ..all() }, 8, 8).await;
+    check(JobFilter { word: Some(Word::Queued), ..all() }, 7, 7).await;
+    check(JobFilter { word: Some(Word::Dead), reason: Some(Reason::Timeout), ..all() }, 1, 1).await;
+    let uncounted = world.jobs(all()).await.expect("read");
+    assert_eq!(uncounted.matches, None);
+}
+
+pub async fn i1_events_are_listed_with_how_often_they_came_again(world: World) {
+    let first = world.accepted(NewEvent { source: "shop".into(), ..event("a") }).await.event;
+    let second = world.accepted(event("b")).await.event;
+    let third = world.accepted(NewEvent { dedup: None, received_at: later(5), ..event("c") }).await.event;
+    for _ in 0..2 {
+        world.duplicate(event("a")).await;
+    }
+    let mut other = event("b");
+    other.dedup.as_mut().expect("a key").fingerprint = Fingerprint::of("POST", b"another body");
+    world.accept(other).await.expect("answered");
+    let all = EventFilter { limit: 100, ..EventFilter::default() };
+    let list = async |filter: EventFilter| {
+        let page = world.events(filter).await.expect("read");
+        let rows = page.rows.iter().map(|row| (row.id, row.duplicates, row.conflicts)).collect::<Vec<_>>();
+        (rows, page.next)
+    };
+    let rows = [(third, 0, 0), (second, 0, 1), (first, 2, 0)];
+    assert_eq!(list(all.clone()).await, (rows.to_vec(), None));
+    assert_eq!(list(EventFilter { limit: 2, ..all.clone() }).await, (rows[..2].to_vec(), Some(second)));
+    assert_eq!(list(EventFilter { before: Some(second), ..all.clone() }).await, (rows[2..].to_vec(), None));
+    let again = |again| EventFilter { again: Some(again), ..all.clone() };
+    assert_eq!(list(again(Again::Duplicate)).await.0, rows[2..]);
+    assert_eq!(list(again(Again::Conflict)).await.0, rows[1..2]);
+    assert_eq!(list(EventFilter { source: Some("shop".into()), ..all.clone() }).await.0, rows[2..]);
+    let accepted = Within { since: Some(later(5)), until: None };
+    assert_eq!(list(EventFilter { accepted, ..all.clone() }).await.0, rows[..1]);
+    let told = world.events(all).await.expect("read").rows;
+    assert_eq!((told[0].key_until.is_some(), told[2].key_until.is_some(), told[2].jobs), (false, true, 1));
+}
+
+pub async fn i1_the_events_of_a_millisecond_are_found(world: World) {
+    let at = Timestamp::from_micros(later(7).as_micros() + 1_234);
+    let mine = world.accepted(NewEvent { received_at: at, ..event("a") }).await.event;
+    world.accepted(NewEvent { received_at: at + Duration::from_millis(1), ..event("b") }).await;
+    let found = world.accepted_at(at, 10).await.expect("read");
+    assert_eq!(found.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [mine]);
+    assert_eq!(found[0].1.as_ref().expect("opens"), &event("a").payload);
+    assert!(world.accepted_at(later(6), 10).await.expect("read").is_empty());
+}
+
 pub async fn pages_show_every_job_once(world: World) {
     let mut jobs = Vec::new();
     for nth in 0..23 {
@@ -200,13 +290,15 @@ pub async fn latencies_are_those_of_the_window(world: World) {
     run("c", 200, 203).await;
     world.accepted(event("unfinished")).await;
     let seconds = |spans: &[Duration]| spans.iter().map(Duration::as_secs).collect::<Vec<_>>();
-    let found = world.latencies(later(100)).await.expect("read");
+    let found = world.latencies(later(100), 1_000).await.expect("read");
     assert_eq!(seconds(&found.wait), [2, 4]);
     assert_eq!(seconds(&found.run), [1, 1]);
     assert_eq!(seconds(&found.end_to_end), [3, 5]);
     assert!(!found.cut);
-    assert_eq!(world.latencies(later(0)).await.expect("read").end_to_end.len(), 3);
-    assert!(world.latencies(later(300)).await.expect("read").wait.is_empty());
+    assert_eq!(world.latencies(later(0), 1_000).await.expect("read").end_to_end.len(), 3);
+    let newest = world.latencies(later(0), 2).await.expect("read");
+    assert_eq!((newest.end_to_end.len(), newest.cut), (2, true));
+    assert!(world.latencies(later(300), 1_000).await.expect("read").wait.is_empty());
 }
 
 pub async fn a_key_leads_to_its_event(world: World) {
