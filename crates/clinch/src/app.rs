@@ -20,6 +20,7 @@ use crate::workspace::{Versions, read_files};
 use crate::{console, intake, keeper, masking, proxy, runtimes, server, worker};
 use clinch_core::config::{self, Encryption, Files, Problem, Severity, SlackButtons, TlsRule, Workspace};
 use clinch_core::egress::Egress;
+use clinch_core::live::Beside;
 use clinch_core::source::{Proof, Source};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::{self, SqliteStore};
@@ -186,12 +187,13 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     };
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
     let senders = Arc::new(Senders::load(&*store).await?);
-    let controls = Arc::new(LiveControls::load(&*store).await?);
+    let versions = Arc::new(Versions::new(live, files.clone(), (Arc::new(workspace), warnings.clone()), directory));
+    let controls = Arc::new(LiveControls::load(&*store, versions.clone(), clock.now()).await?);
     let is_local = |listener: &TcpListener| listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let loopback = [&intake, &admin].into_iter().flatten().all(is_local);
     let house = House {
         directory: std::path::absolute(&options.data_dir).map_err(io)?,
-        egress: Arc::new(Egress { allow: workspace.settings.egress.clone(), loopback }),
+        egress: Arc::new(Egress { allow: versions.workspace.settings.egress.clone(), loopback }),
         senders,
         controls,
         rejections: Arc::new(rejections),
@@ -200,7 +202,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         store,
         clock,
         metrics,
-        versions: Arc::new(Versions::new(live, Arc::new(workspace), directory)),
+        versions,
         secrets: Arc::new(secrets),
         geoip: Arc::new(geoip),
         stop: CancellationToken::new(),
@@ -553,6 +555,10 @@ impl App {
         }
         for warning in &self.warnings {
             self.warn(warning);
+        }
+        let (controls, state) = (self.house.controls.get(), self.house.versions.state());
+        for set in controls.live(self.house.clock.now()) {
+            eprintln!("  live     {}", Beside::of(set, &state.workspace, &state.refused));
         }
         eprintln!("ready");
     }

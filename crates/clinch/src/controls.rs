@@ -3,6 +3,7 @@
 
 use crate::clock::Clock;
 use crate::house::House;
+use crate::workspace::Versions;
 use clinch_core::audit::Who;
 use clinch_core::breaker::Away;
 use clinch_core::control::{Controls, Pause, ask_again};
@@ -21,12 +22,21 @@ pub struct LiveControls {
     now: watch::Sender<Arc<Controls>>,
     /// Those who were sent away, by what sent them.
     away: Mutex<HashMap<Arc<str>, Away>>,
+    /// They follow what is set.
+    versions: Arc<Versions>,
+    /// Held by the one who looks: what was seen last is what counts.
+    looking: tokio::sync::Mutex<()>,
 }
 
 impl LiveControls {
-    pub async fn load(store: &dyn Store) -> clinch_store::Result<LiveControls> {
-        let controls = LiveControls { now: watch::Sender::default(), away: Mutex::default() };
-        controls.look(store).await?;
+    pub async fn load(
+        store: &dyn Store,
+        versions: Arc<Versions>,
+        now: Timestamp,
+    ) -> clinch_store::Result<LiveControls> {
+        let (now_known, away, looking) = Default::default();
+        let controls = LiveControls { now: now_known, away, versions, looking };
+        controls.look(store, now).await?;
         Ok(controls)
     }
 
@@ -46,14 +56,17 @@ impl LiveControls {
 
     /// Switches something, here from this moment on.
     pub async fn steer(&self, store: &dyn Store, ask: SteerAsk) -> clinch_store::Result<Steered> {
+        let now = ask.record.at;
         let steered = store.steer(ask).await?;
-        self.look(store).await?;
+        self.look(store, now).await?;
         Ok(steered)
     }
 
-    async fn look(&self, store: &dyn Store) -> clinch_store::Result<()> {
+    async fn look(&self, store: &dyn Store, now: Timestamp) -> clinch_store::Result<()> {
+        let _looking = self.looking.lock().await;
         let rows = store.controls().await?;
         let controls = Controls::of(&rows);
+        self.versions.follow(controls.live(now));
         self.now.send_if_modified(|now| {
             let is_new = **now != controls;
             if is_new {
@@ -141,7 +154,7 @@ pub async fn run(house: House) {
             () = house.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        if let Err(error) = house.controls.look(&*house.store).await {
+        if let Err(error) = house.controls.look(&*house.store, house.clock.now()).await {
             tracing::debug!("what operators switched could not be read: {error}");
         }
     }

@@ -294,6 +294,8 @@ pub struct Metrics {
     pub retention_deleted: Family<ByKind, Counter>,
     pub schedule_slots: Family<ByFlowOutcome, Counter>,
     paused: Family<ByScope, Gauge>,
+    live_settings: Gauge,
+    live_settings_refused: Gauge,
     safe_modes: Family<ByScope, Gauge>,
     safe_mode_trips: Family<ByScope, Counter>,
     waiting: Family<ByFlowWhy, Gauge>,
@@ -464,6 +466,12 @@ impl Metrics {
             safe_mode_trips: register!("safe_mode_trips", "Safe mode was turned on by failures", Family::default()),
             waiting: register!("jobs_waiting", "Jobs that wait for something else than their work", Family::default()),
             paused: register!("paused", "1 for what an operator has paused", Family::default()),
+            live_settings: register!("live_settings", "Values that are set over the files", Gauge::default()),
+            live_settings_refused: register!(
+                "live_settings_refused",
+                "Those of them that do not count, because the files no longer bear them",
+                Gauge::default()
+            ),
             jobs: register!("jobs", "Unfinished jobs now", Family::default()),
             oldest: register!("job_oldest_age_seconds", "Age of the oldest unfinished job", Family::default()),
             dead: register!("dlq_jobs", "Dead letters now", Family::default()),
@@ -687,6 +695,11 @@ impl Metrics {
             let labels = ByScope { scope: (&mode.scope.to_string()).into() };
             self.safe_modes.get_or_create(&labels).set(i64::from(mode.is_on(now)));
         }
+    }
+
+    pub fn show_live(&self, set: usize, refused: usize) {
+        self.live_settings.set(i64::try_from(set).unwrap_or(i64::MAX));
+        self.live_settings_refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
     }
 
     /// The text that Prometheus reads.

@@ -97,6 +97,15 @@ impl Breaker {
         self.rule
     }
 
+    /// What was said of it has changed. What it knows of the partner has not: an open circuit stays open as long as it was to.
+    pub fn follow(&mut self, rule: BreakerRule) {
+        // The parts of another window are others.
+        if self.rule.window != rule.window && self.circuit() == Circuit::Closed {
+            self.state = State::closed();
+        }
+        self.rule = rule;
+    }
+
     pub fn circuit(&self) -> Circuit {
         match self.state {
             State::Closed { .. } => Circuit::Closed,
@@ -285,6 +294,24 @@ mod tests {
         breaker.report(at(33), true, false);
         assert_eq!(breaker.circuit(), Circuit::Closed);
         assert_eq!(breaker.ask(at(33), PROBE), Ask::Go);
+    }
+
+    #[test]
+    fn c4_a_changed_rule_counts_from_the_next_call_on_and_closes_no_circuit() {
+        let mut breaker = broken();
+        breaker.follow(BreakerRule { probes: 1, open_for: Duration::from_secs(60), ..rule() });
+        assert_eq!(breaker.ask(at(29), PROBE), Ask::Wait(at(30)));
+        assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
+        breaker.report(at(31), true, true);
+        assert_eq!(breaker.ask(at(32), PROBE), Ask::Wait(at(91)));
+        let mut careful = Breaker::new(rule());
+        (0..3).for_each(|_| careful.report(at(0), false, true));
+        careful.follow(BreakerRule { calls_min: 100, ..rule() });
+        careful.report(at(0), false, true);
+        assert_eq!(careful.circuit(), Circuit::Closed);
+        careful.follow(rule());
+        careful.report(at(0), false, true);
+        assert_eq!(careful.circuit(), Circuit::Open, "what was counted before still counts");
     }
 
     #[test]

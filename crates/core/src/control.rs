@@ -5,6 +5,7 @@
 
 use crate::config::Workspace;
 use crate::config::nearest::nearest;
+use crate::live::{self, LiveValue};
 use crate::safe_mode::{self, SafeMode, SafeScope, Sending};
 use crate::time::Timestamp;
 use crate::worker::Worker;
@@ -194,6 +195,7 @@ pub struct Paused<'a> {
 pub struct Controls {
     pauses: BTreeMap<Scope, Pause>,
     safe_modes: Vec<SafeMode>,
+    live: Vec<LiveValue>,
 }
 
 impl Controls {
@@ -206,6 +208,7 @@ impl Controls {
             }
             let safe_mode = row.name.strip_prefix(safe_mode::PREFIX).and_then(|scope| SafeMode::read(scope, row));
             controls.safe_modes.extend(safe_mode);
+            controls.live.extend(row.name.strip_prefix(live::PREFIX).and_then(|name| LiveValue::read(name, row)));
         }
         controls
     }
@@ -217,6 +220,16 @@ impl Controls {
 
     pub fn paused(&self, scope: &Scope, now: Timestamp) -> Option<&Pause> {
         self.pauses.get(scope).filter(|pause| pause.holds(now))
+    }
+
+    /// What is set over the files now.
+    pub fn live(&self, now: Timestamp) -> impl Iterator<Item = &LiveValue> {
+        self.live.iter().filter(move |value| value.holds(now))
+    }
+
+    /// The version of what is stored of a setting, also when it counts no more; 0 where nothing is.
+    pub fn live_version(&self, name: &str) -> i64 {
+        self.live.iter().find(|value| *value.name == *name).map_or(0, |value| value.version)
     }
 
     /// Safe modes that are on, and those that ended.

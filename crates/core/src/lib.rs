@@ -3,7 +3,7 @@
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
 //! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry` and `budget`, `effect`
-//! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `control` (what operators switch), `safe_mode` (what still leaves when care is asked for), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `dedup` (keys of fields), `playbook` (what an event starts), `config` (YAML in, a checked
+//! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `control` (what operators switch), `live` (what they set over the files), `safe_mode` (what still leaves when care is asked for), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `dedup` (keys of fields), `playbook` (what an event starts), `config` (YAML in, a checked
 //! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `approval` and `slack` (what people decide, and where they are asked), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
@@ -34,6 +34,7 @@ pub mod job;
 pub mod key;
 pub mod lane;
 pub mod limit;
+pub mod live;
 pub mod mask;
 pub mod message;
 pub mod minimise;

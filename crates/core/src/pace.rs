@@ -14,6 +14,10 @@ const BLOCK: Duration = Duration::from_secs(1);
 const BLOCK_CALLS_MAX: u32 = 1_000;
 /// No moment is taken further ahead: a node that dies takes its moments with it.
 pub const AHEAD_MAX: Duration = Duration::from_secs(30);
+/// Nobody who finds no moment is sent away for longer: by then the rate may be another.
+const AWAY_MAX: Duration = Duration::from_secs(300);
+/// Of those who are sent away from a slow partner, the next comes back no later after the one before.
+const AWAY_APART_MAX: Duration = Duration::from_secs(3);
 
 /// The moments in a row that are ours.
 #[derive(Clone, Debug)]
@@ -73,9 +77,12 @@ impl Moments {
         None
     }
 
-    /// When to ask again, when all moments are taken: one after the other, as if each had one.
+    /// When to ask again, when all moments are taken: one after the other, as if each had one. Where that would be too long, they
+    /// begin again at the front.
     pub fn queue(&mut self, now: Timestamp) -> Timestamp {
-        self.queued_to = self.queued_to.max(now + AHEAD_MAX) + self.every;
+        let (front, apart) = (now + AHEAD_MAX, self.every.min(AWAY_APART_MAX));
+        let next = self.queued_to.max(front) + apart;
+        self.queued_to = if next > now + AWAY_MAX { front + apart } else { next };
         self.queued_to
     }
 }
@@ -164,6 +171,16 @@ mod tests {
         assert_eq!(first, at(30_105));
         assert_eq!(pace.queue(at(5)), first + pace.every());
         assert_eq!(pace.queue(at(600_000)), at(630_105));
+    }
+
+    #[test]
+    fn c4_who_finds_no_moment_asks_again_in_bounded_time_however_slow_the_rate_is() {
+        for rate in ["1/h", "5/min", "10/s"] {
+            let mut pace = pace(rate);
+            let asked: Vec<_> = (0..10_000).map(|_| pace.queue(at(0))).collect();
+            assert!(asked.iter().all(|again| (at(30_000)..=at(300_000)).contains(again)), "{rate}");
+            assert!(asked.iter().filter(|again| **again == asked[0]).count() <= 10_000 / 80, "{rate}: not all at once");
+        }
     }
 
     proptest! {

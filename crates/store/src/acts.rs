@@ -60,10 +60,11 @@ impl ResolveAsk {
 }
 
 impl SteerAsk {
-    pub(crate) fn act(&self, before: Option<&Control>) -> Act {
-        let told = |value: &str, until: Option<Timestamp>| {
+    /// `version` is what it has from now on.
+    pub(crate) fn act(&self, before: Option<&Control>, version: i64) -> Act {
+        let told = |value: &str, until: Option<Timestamp>, version: i64| {
             let value: Value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-            json!({ "value": value, "until": until.map(|until| until.to_string()) })
+            json!({ "value": value, "until": until.map(|until| until.to_string()), "version": version })
         };
         // The rest of its name says what kind of control it is, and so does the action.
         let object = self.name.split_once('/').map_or(&*self.name, |(_, object)| object);
@@ -71,8 +72,8 @@ impl SteerAsk {
             action: self.action,
             object: object.into(),
             job: None,
-            before: before.map_or(Value::Null, |before| told(&before.value, before.until)),
-            after: self.value.as_deref().map_or(Value::Null, |value| told(value, self.until)),
+            before: before.map_or(Value::Null, |before| told(&before.value, before.until, before.version)),
+            after: self.value.as_deref().map_or(Value::Null, |value| told(value, self.until, version)),
         }
     }
 }

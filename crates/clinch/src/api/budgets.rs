@@ -74,7 +74,8 @@ pub async fn grant(
 
 /// The budget of a worker of the live workspace.
 fn find(house: &House, name: &str) -> Result<Arc<RetryBudget>, Problem> {
-    let worker = house.versions.workspace.workers.iter().find(|worker| worker.name == name);
+    let workspace = house.versions.now();
+    let worker = workspace.workers.iter().find(|worker| worker.name == name);
     let budget = worker.and_then(|worker| worker.retry.budget.clone());
     budget.ok_or_else(|| Problem::not_found(format!("There is no worker `{name}` with a retry budget.")))
 }

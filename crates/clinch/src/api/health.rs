@@ -36,8 +36,10 @@ pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
 pub async fn metrics(State(house): State<House>) -> Result<impl IntoResponse, Problem> {
     let (counts, now) = (house.store.counts().await?, house.clock.now());
     house.metrics.show_unresolved(&effects::unresolved(&house).await?);
-    house.metrics.show_exhausted(&house.versions.workspace, &house.store.exhausted(now).await?);
-    house.metrics.show_controls(&house.controls.get(), now);
+    house.metrics.show_exhausted(&house.versions.now(), &house.store.exhausted(now).await?);
+    let controls = house.controls.get();
+    house.metrics.show_controls(&controls, now);
+    house.metrics.show_live(controls.live(now).count(), house.versions.state().refused.len());
     house.metrics.show_approvals(&house.store.approvals_waiting().await?, now);
     let text = house.metrics.render(&counts, &house.store.health(), now);
     Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))

@@ -22,6 +22,7 @@ pub mod replays;
 pub mod safe_mode;
 mod schedules;
 mod search;
+pub mod settings;
 pub mod shapes;
 mod sources;
 mod tokens;
@@ -38,7 +39,7 @@ use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Method, Uri};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, any, delete, get, post, put};
 use axum::{Extension, Router};
 use clinch_core::user::Permission;
 use problem::Problem;
@@ -123,6 +124,11 @@ fn table() -> Routes {
         .get("/api/v1/users", Read, users::list)
         .post("/api/v1/users", Users, users::add)
         .post("/api/v1/users/{name}/remove", Users, users::remove)
+        .get("/api/v1/settings", Read, settings::list)
+        .get("/api/v1/settings/{name}", Read, settings::show)
+        .put("/api/v1/settings/{name}", Settings, settings::set)
+        .delete("/api/v1/settings/{name}", Settings, settings::unset)
+        .post("/api/v1/settings/{name}/rollback", Settings, settings::roll_back)
 }
 
 fn finish(router: Router<House>, house: House, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
@@ -163,6 +169,14 @@ impl Routes {
 
     fn post<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
         self.at(Method::POST, path, permission, post(handler))
+    }
+
+    fn put<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
+        self.at(Method::PUT, path, permission, put(handler))
+    }
+
+    fn delete<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
+        self.at(Method::DELETE, path, permission, delete(handler))
     }
 
     fn at(

@@ -174,7 +174,7 @@ fn scope(text: &str) -> Result<SafeScope, Problem> {
 }
 
 fn drain(house: &House) -> Rate {
-    house.versions.workspace.settings.safe_mode.drain
+    house.versions.now().settings.safe_mode.drain
 }
 
 async fn standing(house: &House, rate: Option<Rate>) -> Result<Standing, Problem> {

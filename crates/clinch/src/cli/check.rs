@@ -1,14 +1,19 @@
 //! `clinch check`: reads a workspace and tells every problem at once.
 
 use super::Globals;
+use super::client::Client;
 use super::exit::{Exit, Failure};
 use super::problems::Problems;
 use super::render::{self, Output, RED};
+use crate::api::settings::{Setting, SettingList};
 use crate::runtimes;
 use crate::workspace::read_files;
 use clap::{Args, ValueEnum};
-use clinch_core::config::{self, Severity};
+use clinch_core::config::{self, Files, Severity};
+use clinch_core::control::Controls;
+use clinch_core::live::{self, Beside, Live, LiveValue};
 use clinch_core::protection::{Protection, Unprotected};
+use clinch_store::sqlite;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -36,7 +41,7 @@ enum Format {
 }
 
 impl Check {
-    pub fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
+    pub async fn run(&self, globals: &Globals) -> Result<Exit, Failure> {
         let files = read_files(&self.directory).map_err(|error| {
             Failure::new(Exit::ConfigInvalid, "CL0527", format!("The workspace cannot be read: {error}"))
         })?;
@@ -58,23 +63,33 @@ impl Check {
             }
             Err(problems) => (problems, 0),
         };
+        // What is set can only be held against files that can be read.
+        let live = if protection.is_some() { Some(live_values(globals).await) } else { None };
+        let live = live.map(|read| read.map(|values| beside(&files, &values)));
         let problems = Problems { directory: &self.directory, files: &files, found: &found };
         let usual = if matches!(globals.output(), Output::Json | Output::Jsonl) { Format::Json } else { Format::Human };
         match self.format.unwrap_or(usual) {
             Format::Human => {
                 let shares =
                     protection.as_ref().and_then(protected).map_or_else(String::new, |text| "\n".to_owned() + &text);
-                render::data(&(problems.human() + &shares))?;
+                let differ =
+                    live.as_ref().and_then(|live| live.as_ref().ok()).map_or_else(String::new, |live| told(live));
+                render::data(&(problems.human() + &shares + &differ))?;
             }
             Format::Json => {
                 let mut document = problems.json();
                 document["protected_effects"] = protection.as_ref().map_or(Value::Null, protected_json);
+                let read = live.as_ref().and_then(|live| live.as_ref().ok());
+                document["live"] = read.map_or(Value::Null, |live| live.iter().map(beside_json).collect());
                 render::json(Output::Json, &document)?;
             }
             Format::Github => render::data(&problems.github())?,
         }
         if problems.errors() > 0 {
             return Ok(Exit::ConfigInvalid);
+        }
+        if let Some(Err(why)) = &live {
+            render::note(&format!("the files were not compared with live values (`clinch set`): {why}"));
         }
         if !open.is_empty() && matches!(globals.output(), Output::Table | Output::Plain) {
             render::complain(&format!("{RED}anybody may send{RED:#} to {}", open.join(", ")));
@@ -85,6 +100,52 @@ impl Check {
         }
         Ok(Exit::Done)
     }
+}
+
+/// What is set over the files in the running system, or in the store that it left; or why nobody can say.
+async fn live_values(globals: &Globals) -> Result<Vec<LiveValue>, String> {
+    let asked = match Client::open(globals) {
+        Ok(client) => client.get::<SettingList>(&["settings"], &[]).await,
+        Err(failure) => Err(failure),
+    };
+    match asked {
+        Ok(answer) => Ok(answer.told.settings.iter().filter_map(Setting::set).collect()),
+        // Who names a server wants to know of that one.
+        Err(failure) if globals.url.is_some() => Err(failure.message().into()),
+        Err(failure) => match sqlite::controls_of(&globals.data_dir) {
+            Ok(rows) => Ok(Controls::of(&rows).live(render::now()).cloned().collect()),
+            Err(error) => Err(format!("{}, and {error}", failure.message())),
+        },
+    }
+}
+
+/// Each live value beside what these files say.
+fn beside(files: &Files, values: &[LiveValue]) -> Vec<Beside> {
+    let Some(Live { workspace, refused, .. }) = live::over(files, values) else { return Vec::new() };
+    values.iter().map(|set| Beside::of(set, &workspace, &refused)).collect()
+}
+
+fn told(live: &[Beside]) -> String {
+    let lines = live.iter().map(|beside| format!("\n  {}", render::clean(&beside.to_string())));
+    match live.is_empty() {
+        true => String::new(),
+        false => format!("\nlive values: {} over the files{}", live.len(), lines.collect::<String>()),
+    }
+}
+
+fn beside_json(Beside { set, file, counts, note }: &Beside) -> Value {
+    json!({
+        "name": &*set.name,
+        "file": file,
+        "value": set.value,
+        "version": set.version,
+        "since": set.since.to_string(),
+        "until": set.until.map(|until| until.to_string()),
+        "actor": set.actor,
+        "reason": set.reason,
+        "counts": counts,
+        "note": note,
+    })
 }
 
 /// The share of effects that a rule protects, and what to write for the others; nothing where nothing acts outside.

@@ -71,6 +71,14 @@ impl Client {
         self.ask(self.http.post(self.url(path)).json(body)).await
     }
 
+    pub async fn put<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<Answer<T>, Failure> {
+        self.ask(self.http.put(self.url(path)).json(body)).await
+    }
+
+    pub async fn delete<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<Answer<T>, Failure> {
+        self.ask(self.http.delete(self.url(path)).json(body)).await
+    }
+
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
         url.path_segments_mut().expect("an http address has a path").pop_if_empty().extend(["api", "v1"]).extend(path);

@@ -47,6 +47,10 @@ impl Failure {
         Failure { exit, code: code.into(), message: message.into(), facts: Vec::new(), fix: None }
     }
 
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Nobody reads our output any more: there is nothing to complain about.
     pub fn nobody_listens() -> Failure {
         Failure::new(Exit::Done, "", "")

@@ -33,6 +33,7 @@ mod schedules;
 mod schema;
 mod send;
 mod serve;
+mod set;
 mod sources;
 mod token;
 mod users;
@@ -147,6 +148,10 @@ enum Command {
     /// Hold what cannot be taken back, and let it go again at a bearable rate
     #[command(subcommand)]
     SafeMode(safe_mode::SafeMode),
+    /// Change retries, limits, budgets, caps and safe mode of the running system, or see what can be changed
+    Set(set::Set),
+    /// Let the file count again
+    Unset(set::Unset),
     /// What waits for people, and your vote on it
     #[command(subcommand)]
     Approve(approve::Approve),
@@ -217,7 +222,7 @@ pub async fn run(cli: Cli) -> Exit {
     let done = match cli.command {
         Command::Serve(command) => command.run(globals).await,
         Command::Proxy(command) => command.run(globals).await,
-        Command::Check(command) => command.run(globals),
+        Command::Check(command) => command.run(globals).await,
         Command::Schema(command) => command.run(),
         Command::Send(command) => command.run(globals).await,
         Command::Find(command) => command.run(globals).await,
@@ -230,6 +235,8 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Resume(command) => command.run(globals).await,
         Command::Pauses(command) => command.run(globals).await,
         Command::SafeMode(command) => command.run(globals).await,
+        Command::Set(command) => command.run(globals).await,
+        Command::Unset(command) => command.run(globals).await,
         Command::Approve(command) => command.run(globals).await,
         Command::Budget(command) => command.run(globals).await,
         Command::Schedules(command) => command.run(globals).await,

@@ -4,6 +4,7 @@
 use super::places::{Place, Places};
 use crate::house::House;
 use clinch_core::breaker::{Ask, Away, Breaker, BreakerRule, Circuit};
+use clinch_core::config::Workspace;
 use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
@@ -22,11 +23,11 @@ const MOMENT_KEPT: Duration = Duration::from_secs(60);
 
 pub struct Partner {
     pub integration: Arc<Integration>,
-    breaker: Option<Mutex<Breaker>>,
-    away: Mutex<Away>,
+    breaker: Option<Arc<Mutex<Breaker>>>,
+    away: Arc<Mutex<Away>>,
     places: Option<Arc<Places>>,
-    pace: Option<Lane>,
-    errors: Option<Mutex<Breaker>>,
+    pace: Option<Arc<Lane>>,
+    errors: Option<Arc<Mutex<Breaker>>>,
 }
 
 /// May it be called now?
@@ -72,13 +73,36 @@ impl Partner {
     /// `errors` is the share of failures that asks for safe mode.
     pub fn new(integration: Arc<Integration>, errors: Option<BreakerRule>) -> Partner {
         Partner {
-            breaker: integration.breaker.map(|rule| Mutex::new(Breaker::new(rule))),
-            away: Mutex::default(),
+            breaker: integration.breaker.map(|rule| Arc::new(Mutex::new(Breaker::new(rule)))),
+            away: Arc::default(),
             places: integration.concurrency.map(|max| Arc::new(Places::new(integration.name.clone(), max))),
             pace: (integration.rate.as_ref())
-                .map(|rate| Lane::new(rate, integration.jitter.map_or(Duration::ZERO, Spread::width))),
-            errors: errors.map(|rule| Mutex::new(Breaker::new(rule))),
+                .map(|rate| Arc::new(Lane::new(rate, integration.jitter.map_or(Duration::ZERO, Spread::width)))),
+            errors: errors.map(|rule| Arc::new(Mutex::new(Breaker::new(rule)))),
             integration,
+        }
+    }
+
+    /// The same partner after something was set: what is known of it, and the calls that are under way, still count.
+    fn after(&self, integration: Arc<Integration>) -> Partner {
+        let (old, new) = (&self.integration, Partner::new(integration, None));
+        let (rule, places) = (new.integration.breaker, new.integration.concurrency);
+        let breaker = self.breaker.clone().zip(rule).map(|(breaker, rule)| {
+            lock(&breaker).follow(rule);
+            breaker
+        });
+        let places = self.places.clone().zip(places).map(|(places, max)| {
+            places.follow(max);
+            places
+        });
+        let same_pace = (old.rate, old.jitter) == (new.integration.rate, new.integration.jitter);
+        Partner {
+            breaker: breaker.or(new.breaker),
+            away: self.away.clone(),
+            places: places.or(new.places),
+            pace: if same_pace { self.pace.clone() } else { new.pace },
+            errors: self.errors.clone(),
+            integration: new.integration,
         }
     }
 
@@ -253,7 +277,29 @@ impl Promised {
 
 /// The partners of this node, by name.
 pub struct Partners {
-    known: Mutex<HashMap<Arc<str>, Arc<Partner>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    partners: HashMap<Arc<str>, Arc<Partner>>,
+    /// What they are protected by.
+    workspace: Option<Arc<Workspace>>,
+}
+
+impl Known {
+    /// Partners of which another thing is said now are protected by that from here on.
+    fn follow(&mut self, now: &Arc<Workspace>) {
+        if self.workspace.as_ref().is_some_and(|before| Arc::ptr_eq(before, now)) {
+            return;
+        }
+        for partner in self.partners.values_mut() {
+            if let Some(said) = now.integration(&partner.integration.name) {
+                *partner = Arc::new(partner.after(said.clone()));
+            }
+        }
+        self.workspace = Some(now.clone());
+    }
 }
 
 impl Partners {
@@ -264,13 +310,15 @@ impl Partners {
     /// What protects a partner is what is said of it now, whatever was said when a job was accepted.
     pub fn of(&self, house: &House, called: &Arc<Integration>) -> Arc<Partner> {
         let mut known = lock(&self.known);
-        if let Some(partner) = known.get(&called.name) {
+        let now = house.versions.now();
+        known.follow(&now);
+        if let Some(partner) = known.partners.get(&called.name) {
             return partner.clone();
         }
-        let live = house.versions.workspace.integration(&called.name).unwrap_or(called);
-        let trip = house.versions.workspace.settings.safe_mode.trip.as_ref();
+        let live = now.integration(&called.name).unwrap_or(called);
+        let trip = now.settings.safe_mode.trip.as_ref();
         let partner = Arc::new(Partner::new(live.clone(), trip.and_then(|trip| trip.errors)));
-        known.insert(called.name.clone(), partner.clone());
+        known.partners.insert(called.name.clone(), partner.clone());
         partner
     }
 }

@@ -6,6 +6,7 @@ use clinch_core::portion;
 use clinch_core::term::is_of_this_life;
 use clinch_core::time::Timestamp;
 use clinch_store::ShareAsk;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -24,7 +25,7 @@ const CALL_GUESS_MAX: Duration = Duration::from_secs(10);
 
 pub struct Places {
     name: Arc<str>,
-    max: u32,
+    max: AtomicU32,
     desk: Mutex<Desk>,
     /// Held by the one who asks the store.
     asking: tokio::sync::Mutex<()>,
@@ -65,6 +66,10 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn counted(max: usize) -> u32 {
+    u32::try_from(max).unwrap_or(u32::MAX)
+}
+
 impl Desk {
     fn is_known(&self, house: &House) -> bool {
         self.asked_at.is_some_and(|at| is_of_this_life(house.clock.instant(), at, house.store.life()))
@@ -79,12 +84,24 @@ impl Places {
     pub fn new(name: Arc<str>, max: usize) -> Places {
         Places {
             name,
-            max: u32::try_from(max).unwrap_or(u32::MAX),
+            max: AtomicU32::new(counted(max)),
             desk: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             changed: Notify::new(),
             guess: Mutex::new(Guess { call: PAUSE, queued_to: Timestamp::from_micros(0) }),
         }
+    }
+
+    /// So many calls at once from here on. Those that are under way go on, and count.
+    pub fn follow(&self, max: usize) {
+        if self.max.swap(counted(max), Ordering::Relaxed) != counted(max) {
+            // The store is asked before the next call.
+            lock(&self.desk).asked_at = None;
+        }
+    }
+
+    fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
     }
 
     /// A place, if one of ours is free.
@@ -142,7 +159,7 @@ impl Places {
         while is_more {
             let asked_at = house.clock.instant();
             let (held, in_use) = lock(&self.desk).places.tell();
-            let (name, max, now) = (self.name.clone(), self.max, house.clock.now());
+            let (name, max, now) = (self.name.clone(), self.max(), house.clock.now());
             let answer = house.store.share(ShareAsk { name, max, held, in_use, stays: true, now }).await;
             let mut desk = lock(&self.desk);
             match answer {
@@ -209,7 +226,7 @@ impl Places {
             desk.places.lose();
             desk.asked_at = None;
         }
-        let (name, max, now) = (self.name.clone(), self.max, house.clock.now());
+        let (name, max, now) = (self.name.clone(), self.max(), house.clock.now());
         let gone = house.store.share(ShareAsk { name, max, held: 0, in_use: 0, stays: false, now }).await;
         let is_gone = gone.is_ok();
         lock(&self.desk).is_kept = !is_gone;

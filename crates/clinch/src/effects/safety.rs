@@ -55,7 +55,8 @@ impl Drains {
         if controls.safe_modes().is_empty() {
             return Ok(Care::Go);
         }
-        let rule = &house.versions.workspace.settings.safe_mode;
+        let workspace = house.versions.now();
+        let rule = &workspace.settings.safe_mode;
         let sending = sending(effect);
         let ready = ready_since(effect.claim.received_at, &effect.claim.effects);
         let ruling = rule.ruling(effect.outgoing.what());

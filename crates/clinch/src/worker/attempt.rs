@@ -71,7 +71,8 @@ pub async fn perform(house: &House, gate: &Gate, leases: &Leases, claim: &Claim)
     };
     match steps_of(house, gate, leases, claim, workspace, worker).await {
         Ok(Some(end)) => {
-            Some(Performed { started_at, end, retry: worker.retry.clone(), counts: workspace.counts(worker) })
+            let retry = retry_of(house, claim, worker, &end).await;
+            Some(Performed { started_at, end, retry, counts: workspace.counts(worker) })
         }
         Ok(None) => {
             tracing::info!(job.id = %job, "{job} was taken over; this attempt changed nothing");
@@ -82,6 +83,16 @@ pub async fn perform(house: &House, gate: &Gate, leases: &Leases, claim: &Claim)
             None
         }
     }
+}
+
+/// What decides about a failure is what is set by then, not what was when the attempt began.
+async fn retry_of(house: &House, claim: &Claim, worker: &Worker, end: &End) -> RetryPolicy {
+    if end.outcome.failure().is_none() {
+        return worker.retry.clone();
+    }
+    let now = house.versions.get(claim.version, &*house.store).await.ok().flatten();
+    let worker_now = now.as_deref().and_then(|workspace| workspace.worker_for(&claim.queue));
+    worker_now.unwrap_or(worker).retry.clone()
 }
 
 /// Every step in order. `None`: the job is no longer ours.

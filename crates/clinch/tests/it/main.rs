@@ -47,6 +47,7 @@ mod scripts;
 mod search;
 mod secrets;
 mod senders;
+mod settings;
 mod shared;
 mod signatures;
 mod sources;

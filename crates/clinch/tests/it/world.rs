@@ -296,6 +296,16 @@ impl World {
         self.command(&format!("/api/v1/jobs/{job}/replay"), ask).await
     }
 
+    pub async fn put(&self, path: &str, ask: Value) -> Answer {
+        let request = self.client.put(self.admin_url(path)).bearer_auth(&self.token).body(ask.to_string());
+        Answer::read(request.send().await.unwrap()).await
+    }
+
+    pub async fn delete(&self, path: &str, ask: Value) -> Answer {
+        let request = self.client.delete(self.admin_url(path)).bearer_auth(&self.token).body(ask.to_string());
+        Answer::read(request.send().await.unwrap()).await
+    }
+
     pub async fn command(&self, path: &str, ask: Value) -> Answer {
         let request = self.client.post(self.admin_url(path)).bearer_auth(&self.token).body(ask.to_string());
         Answer::read(request.send().await.unwrap()).await
@@ -386,6 +396,8 @@ pub enum Reply {
     },
     /// Waits until the story lets it go on, then 200.
     Held,
+    /// Waits until the story lets it go on, then this.
+    Hung(u16),
     /// Closes the connection without a word.
     Drop,
     /// Keeps the connection open and says nothing, ever.
@@ -491,6 +503,10 @@ async fn answer_all(mut stream: TcpStream, desk: Arc<Desk>) {
             Reply::Held => {
                 desk.releases.acquire().await.unwrap().forget();
                 response(200, &[], "{}")
+            }
+            Reply::Hung(status) => {
+                desk.releases.acquire().await.unwrap().forget();
+                response(status, &[], "{}")
             }
             Reply::Drop => return,
             Reply::Silence => std::future::pending().await,

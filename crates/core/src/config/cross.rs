@@ -315,7 +315,7 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
 }
 
 /// How long a job of this worker may live.
-fn horizon(worker: &Worker) -> Duration {
+pub(super) fn horizon(worker: &Worker) -> Duration {
     let horizon = worker.retry.horizon(attempt_max(worker)).saturating_add(delays(worker));
     horizon.saturating_add(undoing(worker))
 }

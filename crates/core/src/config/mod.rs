@@ -15,6 +15,7 @@ pub mod problem;
 mod queues_file;
 mod read;
 mod schema;
+mod settable;
 mod settings_file;
 mod shape;
 mod source;
@@ -29,6 +30,7 @@ mod tests;
 
 pub use problem::{Code, Problem, Severity, Span, position};
 pub use schema::json_schema;
+pub use settable::{Overrides, Settable};
 pub use template_file::ENDINGS as TEMPLATE_ENDINGS;
 
 use crate::egress::Allowed;
@@ -54,6 +56,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The files of a workspace as they were read: path relative to the workspace, and text. Sorted by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,6 +132,8 @@ pub struct Workspace {
     pub secrets: BTreeSet<String>,
     /// The runtimes that its scripts need, and where they say so.
     pub runtimes: Vec<NeededRuntime>,
+    /// What of it can be set while it runs.
+    pub settable: Vec<Settable>,
     refusals: Vec<Problem>,
 }
 
@@ -218,6 +223,15 @@ impl Workspace {
         };
         self.queues.iter().any(|known| known.name == queue && known.group.is_some())
             || self.flows.iter().any(|flow| groups(flow) || tenants(flow))
+    }
+
+    pub fn settable(&self, name: &str) -> Option<&Settable> {
+        self.settable.iter().find(|known| *known.name == *name)
+    }
+
+    /// How long a job of this worker may live, if it fails as often and as late as it can.
+    pub fn horizon(worker: &Worker) -> Duration {
+        cross::horizon(worker)
     }
 
     pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
@@ -406,7 +420,12 @@ pub const PROBLEMS_MAX: usize = 1_000;
 
 /// Reads and checks a workspace. What is wrong is told all at once, by file and place; `Ok` comes with the warnings.
 pub fn load(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
-    let mut found = Found::default();
+    load_with(files, &Overrides::new())
+}
+
+/// The same, with what is set over the files in place of what they say. Names that nothing has are passed over.
+pub fn load_with(files: &Files, over: &Overrides) -> Result<(Workspace, Vec<Problem>), Vec<Problem>> {
+    let mut found = Found { over: over.clone(), ..Found::default() };
     let mut parts = Parts {
         kv: Vec::new(),
         integrations: Vec::new(),
@@ -449,6 +468,8 @@ struct Found {
     refusals: Vec<Problem>,
     /// The files that may be there once, by what they are.
     single: HashMap<&'static str, String>,
+    over: Overrides,
+    settable: Vec<Settable>,
 }
 
 impl Found {
@@ -467,7 +488,7 @@ impl Found {
         if kind == FileKind::Template {
             return template_file::read(report, parts);
         }
-        let Some(root) = yaml::parse(report) else {
+        let Some(mut root) = yaml::parse(report) else {
             parts.settings_unread |= kind == FileKind::Settings;
             parts.queues_unread |= kind == FileKind::Queues;
             parts.workers_unread |= kind == FileKind::Worker;
@@ -475,6 +496,7 @@ impl Found {
             parts.policies_unread |= kind == FileKind::Policies;
             return;
         };
+        settable::put_over(kind, &mut root, &self.over, &mut self.settable);
         match kind {
             FileKind::Settings => {
                 let file = settings_file::read(&root, report);
@@ -556,6 +578,7 @@ impl Found {
             schemas: parts.schemas.into_iter().filter_map(|(name, schema)| Some((name, schema?))).collect(),
             templates: parts.templates,
             runtimes,
+            settable: self.settable,
             refusals: self.refusals,
         };
         Ok((workspace, self.problems))

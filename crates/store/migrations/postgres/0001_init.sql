@@ -173,7 +173,7 @@ CREATE TABLE queue_turn (
 ) WITH (fillfactor = 50);
 
 -- How far the moments are taken at which an integration may be called.
-CREATE TABLE pace (next bigint NOT NULL, name text COLLATE "C" PRIMARY KEY) WITH (fillfactor = 50);
+CREATE TABLE pace (last bigint NOT NULL, name text COLLATE "C" PRIMARY KEY) WITH (fillfactor = 50);
 
 -- The places of integrations that bear so many calls at once: how many each node has that calls them. They go with the node.
 CREATE TABLE place (

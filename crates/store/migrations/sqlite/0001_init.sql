@@ -13,7 +13,7 @@ CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
 CREATE TABLE version (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, files TEXT NOT NULL, at INTEGER NOT NULL) STRICT;
 
 -- How far the moments are taken at which an integration may be called.
-CREATE TABLE pace (name TEXT PRIMARY KEY, next INTEGER NOT NULL) WITHOUT ROWID, STRICT;
+CREATE TABLE pace (name TEXT PRIMARY KEY, last INTEGER NOT NULL) WITHOUT ROWID, STRICT;
 
 -- Schedules: the slot that was used up last, and the job of the last run.
 CREATE TABLE schedule (name TEXT PRIMARY KEY, last INTEGER NOT NULL, job INTEGER) WITHOUT ROWID, STRICT;

@@ -49,7 +49,7 @@ async fn change(line: &mut Line, ask: &SteerAsk) -> Result<Steered, Fault> {
             set.first().map_or(Err(Fault::Silent), |row| Ok(row.try_get(0)?))?
         }
     };
-    audit::append(line, [&(ask.act(before.as_ref()), record.clone())]).await?;
+    audit::append(line, [&(ask.act(before.as_ref(), version), record.clone())]).await?;
     Ok(Steered::Steered { before, version })
 }
 

@@ -1,11 +1,12 @@
 //! steer: what operators switch, on record.
 
-use super::audit;
 use super::writer::Batch;
-use crate::{CONTROL_KEPT, SteerAsk, Steered};
+use super::{audit, open_error};
+use crate::{CONTROL_KEPT, Result, SteerAsk, Steered, StoreError};
 use clinch_core::control::Control;
 use clinch_core::time::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, params};
+use std::path::Path;
 use std::sync::Arc;
 
 const COLUMNS: &str = "name, value, version, at, actor, until";
@@ -38,7 +39,7 @@ pub(super) fn steer(batch: &Batch<'_>, ask: &SteerAsk) -> rusqlite::Result<Steer
             version
         }
     };
-    audit::append(batch, &ask.act(before.as_ref()), record)?;
+    audit::append(batch, &ask.act(before.as_ref(), version), record)?;
     Ok(Steered::Steered { before, version })
 }
 
@@ -55,6 +56,17 @@ fn row(row: &Row<'_>) -> rusqlite::Result<Control> {
         actor: row.get(4)?,
         until: row.get::<_, Option<i64>>(5)?.map(Timestamp::from_micros),
     })
+}
+
+/// What operators switched in the store of this directory; a server may be running on it. Needs no key.
+pub fn controls_of(data_dir: &Path) -> Result<Vec<Control>> {
+    let path = super::database_path(data_dir);
+    if !path.exists() {
+        return Err(StoreError::Open(format!("there is no store in {}", data_dir.display())));
+    }
+    let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(open_error)?;
+    super::refuse_newer(&conn)?;
+    all(&conn).map_err(open_error)
 }
 
 /// Those that ended long ago.

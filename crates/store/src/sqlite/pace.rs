@@ -4,19 +4,25 @@ use super::writer::Batch;
 use crate::PaceAsk;
 use clinch_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params};
+use std::time::Duration;
 
 pub(super) fn reserve(batch: &Batch<'_>, ask: &PaceAsk) -> rusqlite::Result<Option<Timestamp>> {
-    let length = ask.every.saturating_mul(ask.calls).as_micros();
-    let length = i64::try_from(length).unwrap_or(i64::MAX);
-    let next: Option<i64> = batch
+    // From the first of them to the last.
+    let length = micros(ask.every.saturating_mul(ask.calls.saturating_sub(1)));
+    let last: Option<i64> = batch
         .conn
         .prepare_cached(
-            "INSERT INTO pace (name, next) VALUES (?1, ?2 + ?3)
-             ON CONFLICT (name) DO UPDATE SET next = max(next, ?2) + ?3 WHERE next < ?4 RETURNING next",
+            "INSERT INTO pace (name, last) VALUES (?1, ?2 + ?3)
+             ON CONFLICT (name) DO UPDATE SET last = max(last + ?5, ?2) + ?3 WHERE last + ?5 < ?4 RETURNING last",
         )?
-        .query_row(params![&*ask.name, ask.now.as_micros(), length, (ask.now + ask.ahead).as_micros()], |row| {
-            row.get(0)
-        })
+        .query_row(
+            params![&*ask.name, ask.now.as_micros(), length, (ask.now + ask.ahead).as_micros(), micros(ask.every)],
+            |row| row.get(0),
+        )
         .optional()?;
-    Ok(next.map(|next| Timestamp::from_micros(next.saturating_sub(length))))
+    Ok(last.map(|last| Timestamp::from_micros(last.saturating_sub(length))))
+}
+
+fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
 }

@@ -57,7 +57,10 @@ pub async fn e6_a_control_is_set_on_record_and_survives_a_kill(world: World) {
         assert_eq!(told, [("ada", "pause.set", "a quiet night"); 2]);
         let after: serde_json::Value =
             serde_json::from_str(audit[1].after.as_deref().expect("it is told")).expect("JSON");
-        assert_eq!(after, serde_json::json!({"value": {"reason": "x"}, "until": later(60).to_string()}));
+        assert_eq!(
+            after,
+            serde_json::json!({"value": {"reason": "x"}, "until": later(60).to_string(), "version": version})
+        );
         assert_eq!((audit[1].object.as_str(), &audit[1].before), ("queue:a", &None));
         world.adds_up().await;
     }

@@ -272,6 +272,7 @@ macro_rules! every_law {
                 e2_moments_follow_each_other_and_each_name_has_its_own
                 e2_no_moment_is_given_too_far_ahead
                 e2_a_restart_gives_no_moment_twice
+                c4_moments_are_as_far_apart_as_who_asks_now_wants_them
                 e2_many_at_once_never_get_the_same_moment
             }
             schedule {

@@ -34,6 +34,17 @@ pub async fn e2_no_moment_is_given_too_far_ahead(world: World) {
     near(world.reserve(ask("crm", 1, later(1))).await.expect("reserved"), later(10));
 }
 
+pub async fn c4_moments_are_as_far_apart_as_who_asks_now_wants_them(world: World) {
+    let slow = |now| PaceAsk { every: Duration::from_secs(3_600), ..ask("crm", 1, now) };
+    near(world.reserve(slow(later(0))).await.expect("reserved"), later(0));
+    assert_eq!(world.reserve(slow(later(1))).await.expect("answered"), None);
+    // The rate was raised: nobody waits for the moment that the old one would have had next.
+    near(world.reserve(ask("crm", 2, later(1))).await.expect("reserved"), later(1));
+    near(world.reserve(ask("crm", 1, later(1))).await.expect("reserved"), later(1) + EVERY * 2);
+    // And lowered again.
+    assert_eq!(world.reserve(slow(later(2))).await.expect("answered"), None);
+}
+
 pub async fn e2_a_restart_gives_no_moment_twice(world: World) {
     near(world.reserve(ask("crm", 10, later(0))).await.expect("reserved"), later(0));
     let world = world.after_a_kill().await;
