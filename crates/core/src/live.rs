@@ -4,6 +4,7 @@
 use crate::config::nearest::nearest;
 use crate::config::{Files, Overrides, Problem, Workspace, load_with};
 use crate::control::Control;
+use crate::integration::Integration;
 use crate::policy::Window;
 use crate::time::{Timestamp, human};
 use crate::worker::Worker;
@@ -218,28 +219,26 @@ pub fn meaning(workspace: &Workspace, name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("safe_mode.") {
         return of_safe_mode(workspace, rest);
     }
-    let of_worker = |worker: &Worker| {
-        let rest = name.strip_prefix(&owner_of(worker, workspace))?.strip_prefix(".retry.")?;
-        Some(of_retry(worker, rest))
-    };
-    let of_integration = || {
-        workspace.integrations.iter().find_map(|known| {
-            let rest = name.strip_prefix(&format!("integration.{}.", known.name))?;
-            of_partner(known, rest)
-        })
-    };
-    let of_policy = || {
-        workspace.policies.iter().find_map(|policy| {
-            let rest = name.strip_prefix(&format!("policy.{}.frequency.", policy.name))?;
-            let cap = policy.caps.get(rest.strip_suffix(".max")?.parse::<usize>().ok()?)?;
+    let (kind, rest) = name.split_once('.')?;
+    // What follows the name of somebody.
+    let after = |owner: &str| rest.strip_prefix(owner)?.strip_prefix('.');
+    match kind {
+        "worker" | "playbook" => workspace.workers.iter().find_map(|worker| {
+            let rest = after(&worker.name)?.strip_prefix("retry.")?;
+            Some(of_retry(worker, rest))
+        }),
+        "integration" => workspace.integrations.iter().find_map(|known| of_partner(known, after(&known.name)?)),
+        "policy" => workspace.policies.iter().find_map(|policy| {
+            let nth = after(&policy.name)?.strip_prefix("frequency.")?.strip_suffix(".max")?;
+            let cap = policy.caps.get(nth.parse::<usize>().ok()?)?;
             let per = match cap.per {
-                Window::Day => "day".into(),
+                Window::Day => "a day".into(),
                 Window::Last(span) => human(span),
             };
-            Some(format!("a contact gets at most {} in a {per}", cap.max))
-        })
-    };
-    workspace.workers.iter().find_map(of_worker).or_else(of_integration).or_else(of_policy)
+            Some(format!("a contact gets at most {} in {per}", cap.max))
+        }),
+        _ => None,
+    }
 }
 
 fn of_retry(worker: &Worker, rest: &str) -> String {
@@ -257,7 +256,7 @@ fn of_retry(worker: &Worker, rest: &str) -> String {
     }
 }
 
-fn of_partner(partner: &crate::integration::Integration, rest: &str) -> Option<String> {
+fn of_partner(partner: &Integration, rest: &str) -> Option<String> {
     Some(match rest {
         "concurrency" => match partner.concurrency {
             Some(calls) => format!("at most {calls} calls at once, on all nodes together"),
@@ -300,4 +299,205 @@ fn of_safe_mode(workspace: &Workspace, rest: &str) -> Option<String> {
             format!("in safe mode, a contact gets at most {} messages in {}", cap.units, human(cap.window))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load;
+    use proptest::prelude::*;
+
+    const FILES: &[(&str, &str)] = &[
+        (
+            "clinch.yml",
+            "integrations:\n  crm: {base_url: 'http://crm', rate: 5/min, breaker: {probes: 2}}\n  \
+             mail: {base_url: 'http://mail', rate_limit: {per_integration: 1/s}, breaker: none, channel: sms}\n\
+             safe_mode: {cap: {max: 1, per: 1d}, drain: 5/s}\n",
+        ),
+        ("queues.yml", "queues:\n  - name: orders\n"),
+        (
+            "flows/orders.yml",
+            "version: 1\nname: orders\ntriggers:\n  - http: {path: /h, idempotency: {key_from: 'header:K', ttl: 48h}}\n\
+             steps:\n  - name: enqueue\n    queue: {name: orders}\n",
+        ),
+        (
+            "workers/charge.yml",
+            "version: 1\nname: charge\nconsumes: {queue: orders}\nretry: {base_ms: 500, max_delay: 1h}\nrun:\n  \
+             - name: charge\n    http: {integration: mail, url: /c, body_from: body}\n",
+        ),
+        (
+            "playbooks/cart.yml",
+            "name: cart\non: shop.cart\nretry: {budget: {per: '{{ body.id }}', max: 5}}\nsteps:\n  - id: charge\n    \
+             http: {integration: crm, url: /c, body_from: body}\n",
+        ),
+        (
+            "policies.yml",
+            "policies:\n  ads: {channels: [sms], contact: '{{ body.id }}', frequency: [{max: 2, per: day}, {max: 5, per: 7d}]}\n",
+        ),
+    ];
+
+    fn files() -> Files {
+        Files(FILES.iter().map(|(path, text)| (path.to_string(), text.to_string())).collect())
+    }
+
+    fn workspace(over: &[(&str, &str)]) -> Result<Workspace, String> {
+        let over: Overrides = over.iter().map(|(name, value)| (Arc::from(*name), value.to_string())).collect();
+        load_with(&files(), &over).map(|(workspace, _)| workspace).map_err(|problems| told(&problems))
+    }
+
+    fn value(name: &str, value: &str, version: i64) -> LiveValue {
+        let stored = LiveValue::stored(value, "1", "why");
+        let (since, actor) = (Timestamp::from_micros(0), "ada".to_string());
+        let row = Control { name: LiveValue::control(name), value: stored, version, at: since, actor, until: None };
+        LiveValue::read(name, &row).expect("it was just written")
+    }
+
+    #[test]
+    fn c4_what_can_be_set_is_named_as_the_files_spell_it_and_says_what_it_is() {
+        let workspace = workspace(&[]).expect("sound");
+        let told: Vec<(&str, &str)> = workspace.settable.iter().map(|known| (&*known.name, known.by_file())).collect();
+        for known in [
+            ("worker.charge.retry.max_attempts", "7"),
+            ("worker.charge.retry.base_ms", "500"),
+            ("worker.charge.retry.max_delay", "1h"),
+            ("worker.charge.retry.max_elapsed", "none"),
+            ("worker.charge.retry.budget_per_contact", "none"),
+            ("playbook.cart.retry.base_delay", "2s"),
+            ("playbook.cart.retry.budget.max", "5"),
+            ("playbook.cart.retry.budget.window", "1h"),
+            ("integration.crm.rate", "5/min"),
+            ("integration.crm.concurrency", "none"),
+            ("integration.crm.breaker.probes", "2"),
+            ("integration.crm.breaker.errors_percent", "50"),
+            ("integration.mail.rate_limit.per_integration", "1/s"),
+            ("policy.ads.frequency.0.max", "2"),
+            ("policy.ads.frequency.1.max", "5"),
+            ("safe_mode.hold", "true"),
+            ("safe_mode.drain", "5/s"),
+            ("safe_mode.max_age", "none"),
+            ("safe_mode.cap.max", "1"),
+        ] {
+            assert!(told.contains(&known), "{known:?} is not in {told:#?}");
+        }
+        for absent in
+            ["integration.mail.breaker.probes", "worker.charge.retry.base_delay", "worker.cart.retry.max_delay"]
+        {
+            assert_eq!(workspace.settable(absent), None, "{absent}");
+        }
+        for known in &workspace.settable {
+            assert!(!known.doc.is_empty() && meaning(&workspace, &known.name).is_some(), "{known:?}");
+        }
+    }
+
+    #[test]
+    fn c4_what_is_set_is_what_the_workspace_then_says() {
+        let set = |name: &str, value: &str| workspace(&[(name, value)]).expect(name);
+        let retry = |workspace: &Workspace, queue: &str| workspace.worker_for(queue).expect("a worker").retry.clone();
+        assert_eq!(retry(&set("worker.charge.retry.max_attempts", "3"), "orders").attempts_max.get(), 3);
+        assert_eq!(retry(&set("worker.charge.retry.base_ms", "9"), "orders").base.as_millis(), 9);
+        let budget = retry(&set("playbook.cart.retry.budget.window", "2h"), "playbook.cart").budget.expect("a budget");
+        assert_eq!((budget.allowance.units.get(), budget.allowance.window.as_secs()), (5, 7_200));
+        let limited = set("integration.mail.rate_limit.per_integration", "9/s");
+        let rate = limited.integration("mail").and_then(|mail| mail.rate).expect("a rate");
+        assert_eq!(rate.count().get(), 9);
+        // Steps call whom the workspace knows.
+        let partner = limited.partner_of("orders", "charge").expect("a partner");
+        assert_eq!(partner.rate, Some(rate));
+        let breaker = set("integration.crm.breaker.calls", "1").integration("crm").and_then(|crm| crm.breaker);
+        assert_eq!(breaker.map(|rule| rule.probes), Some(2), "what nothing is called is passed over");
+        assert_eq!(set("policy.ads.frequency.1.max", "9").policies[0].caps[1].max.get(), 9);
+        assert!(!set("safe_mode.hold", "false").settings.safe_mode.hold);
+        let both = set("safe_mode.cap.max", "4");
+        assert_eq!(both.settings.safe_mode.cap.map(|cap| cap.units.get()), Some(4));
+        let known = both.settable("safe_mode.cap.max").expect("it can be set");
+        assert_eq!((known.file.as_deref(), known.live.as_deref()), (Some("1"), Some("4")));
+    }
+
+    #[test]
+    fn c4_a_value_is_refused_in_the_words_of_the_file() {
+        let refused = |name: &str, value: &str| workspace(&[(name, value)]).expect_err(name);
+        for (name, value, said) in [
+            ("worker.charge.retry.max_attempts", "0", "`max_attempts` is too small; write 1 to 10000"),
+            ("worker.charge.retry.max_attempts", "{x: 1}", "`max_attempts`"),
+            ("worker.charge.retry.max_delay", "5", "5"),
+            ("integration.crm.rate", "0/s", "lets nothing pass"),
+            ("policy.ads.frequency.0.max", "-1", "`max` is too small"),
+            ("safe_mode.hold", "maybe", "`hold`"),
+            ("safe_mode.drain", "", "`drain`"),
+            // Alone it is fine; but keys are remembered for 48h, and a job may live longer.
+            ("worker.charge.retry.max_attempts", "100", "keys are forgotten after 2d"),
+        ] {
+            let why = refused(name, value);
+            assert!(why.contains(said), "{name}={value}: {why}");
+        }
+    }
+
+    #[test]
+    fn c4_what_the_files_do_not_bear_is_left_out_and_the_rest_counts() {
+        let (delay, attempts) = ("worker.charge.retry.max_delay", "worker.charge.retry.max_attempts");
+        // The second makes a job live too long only beside the first.
+        let values = [
+            value("integration.gone.rate", "1/s", 1),
+            value(attempts, "60", 3),
+            value(delay, "6h", 4),
+            value("integration.crm.rate", "9/s", 5),
+        ];
+        let live = over(&files(), &values).expect("the files are sound");
+        let refused: Vec<&str> = live.refused.iter().map(|refused| &*refused.name).collect();
+        assert_eq!(refused, [delay, "integration.gone.rate"], "{:?}", live.refused);
+        assert_eq!(live.workspace.integration("crm").and_then(|crm| crm.rate).map(|rate| rate.count().get()), Some(9));
+        let beside = Beside::of(&values[2], &live.workspace, &live.refused);
+        assert!(!beside.counts && beside.to_string().contains("it does not count: keys are forgotten"), "{beside}");
+    }
+
+    #[test]
+    fn c4_it_is_told_when_the_file_follows_or_moves() {
+        let workspace = workspace(&[]).expect("sound");
+        let note = |value: &LiveValue| Beside::of(value, &workspace, &[]).note.unwrap_or_default();
+        let name = "playbook.cart.retry.budget.max";
+        assert!(note(&value(name, "5", 1)).contains("says the same now"));
+        assert!(note(&value(name, "9", 1)).contains("it said 1 when this was set"));
+        assert_eq!(note(&LiveValue { file: "5".into(), ..value(name, "9", 1) }), "");
+        let said = Beside::of(&value(name, "9", 1), &workspace, &[]).to_string();
+        assert!(
+            said.starts_with("playbook.cart.retry.budget.max: the file says 5, live is 9, set by ada on 1970"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn c4_a_name_that_nothing_has_leads_to_the_one_that_was_meant() {
+        let workspace = workspace(&[]).expect("sound");
+        let check = |name: &str, meant: &str| {
+            let said = Unknown::of(name, &workspace).to_string();
+            assert!(said.contains(meant), "{name}: {said}");
+        };
+        check("worker.charge.retry.max_atempts", "did you mean `worker.charge.retry.max_attempts`?");
+        check("queue.orders.retry.max_attempts", "did you mean `worker.charge.retry.max_attempts`?");
+        check("queue.playbook.cart.retry.max_delay", "did you mean `playbook.cart.retry.max_delay`?");
+        check("worker.cart.retry.max_delay", "did you mean `playbook.cart.retry.max_delay`?");
+        check("weather", "`clinch set` lists what can be set");
+    }
+
+    proptest! {
+        /// Whatever is written, it is read as the file would read it, or refused; and nothing else changes.
+        #[test]
+        fn c4_no_text_breaks_the_reader_or_changes_anything_else(nth in 0usize..40, text in "[\\PC]{0,12}|[0-9]{1,12}[smhd]?") {
+            let plain = workspace(&[]).expect("sound");
+            let known = &plain.settable[nth % plain.settable.len()];
+            if let Ok(changed) = workspace(&[(&known.name, &text)]) {
+                prop_assert_eq!(changed.settable.len(), plain.settable.len());
+                for (before, after) in plain.settable.iter().zip(&changed.settable) {
+                    prop_assert_eq!((&before.name, &before.file), (&after.name, &after.file));
+                    prop_assert_eq!(after.live.as_deref(), (before.name == known.name).then_some(text.as_str()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn c4_the_files_alone_set_nothing() {
+        let (workspace, _) = load(&files()).expect("sound");
+        assert!(workspace.settable.iter().all(|known| known.live.is_none()));
+    }
 }

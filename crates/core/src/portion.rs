@@ -49,7 +49,7 @@ impl Places {
     pub fn give_back(&mut self) -> bool {
         self.in_use = self.in_use.saturating_sub(1);
         self.shrink();
-        self.granted < self.told
+        self.owes()
     }
 
     /// What the store is told: how many are kept, and how many calls are under way. From here on no more are used than that.
@@ -64,7 +64,13 @@ impl Places {
         (self.granted, self.part) = (share.granted, share.part);
         self.told = self.granted.max(self.in_use);
         self.shrink();
-        self.granted < self.told
+        self.owes()
+    }
+
+    /// Whether less is kept or used than the store knows of. Who uses more than it has, because there are fewer now, has nothing to
+    /// give back before a call ends.
+    fn owes(&self) -> bool {
+        self.granted.max(self.in_use) < self.told
     }
 
     /// They count no more: the node was taken for dead, or leaves them to others. Calls that are under way go on.
@@ -132,6 +138,21 @@ mod tests {
         places.lose();
         assert!(!places.take());
         assert_eq!((places.tell(), places.are_idle()), ((0, 2), false));
+    }
+
+    #[test]
+    fn c4_when_there_are_fewer_places_calls_under_way_end_before_another_begins() {
+        let mut places = Places::default();
+        places.hear(Share { granted: 3, part: 3 });
+        assert!(places.take() && places.take() && places.take());
+        places.lose();
+        assert_eq!(places.tell(), (0, 3));
+        assert!(!places.hear(Share { granted: 1, part: 1 }), "nothing is given back yet");
+        assert!(!places.take());
+        assert!(places.give_back() && !places.take() && places.give_back() && !places.take());
+        assert_eq!(places.tell(), (1, 1));
+        places.give_back();
+        assert!(places.take());
     }
 
     proptest! {

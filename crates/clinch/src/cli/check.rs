@@ -3,7 +3,7 @@
 use super::Globals;
 use super::client::Client;
 use super::exit::{Exit, Failure};
-use super::problems::Problems;
+use super::problems::{Problems, message};
 use super::render::{self, Output, RED};
 use crate::api::settings::{Setting, SettingList};
 use crate::runtimes;
@@ -64,31 +64,34 @@ impl Check {
             Err(problems) => (problems, 0),
         };
         // What is set can only be held against files that can be read.
-        let live = if protection.is_some() { Some(live_values(globals).await) } else { None };
-        let live = live.map(|read| read.map(|values| beside(&files, &values)));
+        let live = match protection {
+            Some(_) => live_values(globals).await.map(|values| beside(&files, &values)),
+            None => Ok(Vec::new()),
+        };
+        let beside = live.as_deref().unwrap_or_default();
         let problems = Problems { directory: &self.directory, files: &files, found: &found };
         let usual = if matches!(globals.output(), Output::Json | Output::Jsonl) { Format::Json } else { Format::Human };
         match self.format.unwrap_or(usual) {
             Format::Human => {
                 let shares =
                     protection.as_ref().and_then(protected).map_or_else(String::new, |text| "\n".to_owned() + &text);
-                let differ =
-                    live.as_ref().and_then(|live| live.as_ref().ok()).map_or_else(String::new, |live| told(live));
-                render::data(&(problems.human() + &shares + &differ))?;
+                render::data(&(problems.human() + &shares + &told(beside)))?;
             }
             Format::Json => {
                 let mut document = problems.json();
                 document["protected_effects"] = protection.as_ref().map_or(Value::Null, protected_json);
-                let read = live.as_ref().and_then(|live| live.as_ref().ok());
-                document["live"] = read.map_or(Value::Null, |live| live.iter().map(beside_json).collect());
+                document["live"] = live.as_ref().map_or(Value::Null, |live| live.iter().map(beside_json).collect());
                 render::json(Output::Json, &document)?;
             }
-            Format::Github => render::data(&problems.github())?,
+            Format::Github => {
+                let notice = |beside: &Beside| format!("::notice title=live value::{}\n", message(&beside.to_string()));
+                render::data(&(problems.github() + &beside.iter().map(notice).collect::<String>()))?;
+            }
         }
         if problems.errors() > 0 {
             return Ok(Exit::ConfigInvalid);
         }
-        if let Some(Err(why)) = &live {
+        if let Err(why) = &live {
             render::note(&format!("the files were not compared with live values (`clinch set`): {why}"));
         }
         if !open.is_empty() && matches!(globals.output(), Output::Table | Output::Plain) {

@@ -141,7 +141,7 @@ fn within(text: &str, span: Span) -> std::ops::Range<usize> {
     start..text.ceil_char_boundary(span.end.clamp(start, text.len()))
 }
 
-fn message(text: &str) -> String {
+pub(super) fn message(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 

@@ -68,7 +68,7 @@ fn places(kind: FileKind, root: &Node) -> Vec<Place> {
         path: base.iter().chain(rest).map(|part| part.to_string()).collect(),
         own: base.len(),
     };
-    let named = |list: &str| root.get(list).map_or(&[][..], Node::fields).to_vec();
+    let named = |list: &str| root.get(list).map_or(&[][..], Node::fields);
     let mut places = Vec::new();
     match kind {
         FileKind::Worker | FileKind::Playbook => {
@@ -77,7 +77,7 @@ fn places(kind: FileKind, root: &Node) -> Vec<Place> {
             places.extend(retry(root.get("retry")).iter().map(|rest| place(&owner, &[], rest)));
         }
         FileKind::Settings => {
-            for (Key { text: name, .. }, node) in &named("integrations") {
+            for (Key { text: name, .. }, node) in named("integrations") {
                 let (owner, base) = (format!("integration.{name}"), ["integrations", name]);
                 places.extend(integration(node).iter().map(|rest| place(&owner, &base, rest)));
             }
@@ -89,7 +89,7 @@ fn places(kind: FileKind, root: &Node) -> Vec<Place> {
             places.extend(of_safe_mode.iter().map(|rest| place("safe_mode", &base, rest)));
         }
         FileKind::Policies => {
-            for (Key { text: name, .. }, node) in &named("policies") {
+            for (Key { text: name, .. }, node) in named("policies") {
                 let caps = node.get("frequency").map_or(0, |caps| caps.items().len());
                 for nth in (0..caps).map(|nth| nth.to_string()) {
                     places.push(place(&format!("policy.{name}"), &["policies", name], &["frequency", &nth, "max"]));
