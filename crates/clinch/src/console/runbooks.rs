@@ -3,6 +3,7 @@
 use super::ask::Refusal;
 use super::door::{Refused, Visitor};
 use super::frame::{self, Frame};
+use super::look;
 use crate::runbook::{self, Runbook};
 use askama::Template;
 use axum::extract::Path;
