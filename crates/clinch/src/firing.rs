@@ -78,6 +78,7 @@ fn event(house: &House, worker: &Worker, schedule: &Schedule, slot: Timestamp, a
         dedup: None,
         status: 202,
         payload: about.encode(body.as_bytes()),
+        handles: Vec::new(),
         jobs: vec![job],
     }
 }

@@ -89,6 +89,8 @@ pub struct Route {
     pub body_bytes_max: usize,
     /// Whose delivery it is; keys of two tenants never meet. Without a rule all belong to one.
     pub tenant: Option<KeyPart>,
+    /// What an event is found by, besides its key.
+    pub find_by: Vec<KeyPart>,
     pub dedup: Option<DedupRule>,
 }
 

@@ -40,6 +40,8 @@ pub struct Source {
     pub kinds: Vec<(String, String)>,
     /// Whose event it is. Without a rule all belong to one.
     pub tenant: Option<KeyPart>,
+    /// What an event is found by, besides its key.
+    pub find_by: Vec<KeyPart>,
     pub schema: Option<SchemaRule>,
     pub minimise: Minimise,
     pub cloudevents: CloudEvents,
@@ -389,6 +391,7 @@ mod tests {
             kind: KindRule::Preset,
             kinds: Vec::new(),
             tenant: None,
+            find_by: Vec::new(),
             schema: None,
             minimise: Minimise::default(),
             cloudevents: CloudEvents::default(),

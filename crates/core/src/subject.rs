@@ -5,6 +5,7 @@
 //! the data of `joanna@example.org` is not that of `anna@example.org`.
 
 use crate::form;
+use crate::key::{self, KeyPart, KeyRule, Pepper};
 use crate::minimise::HashKey;
 use crate::payload::Payload;
 use bytes::Bytes;
@@ -15,6 +16,40 @@ pub const VALUE_CHARS_MIN: usize = 4;
 pub const VALUE_CHARS_MAX: usize = 320;
 /// A number with fewer digits is no phone number.
 const PHONE_DIGITS_MIN: usize = 7;
+
+/// By what an event is found again: somebody's address, a phone number, the number of an order. Unreadable without the pepper;
+/// the case of a text and the grouping of a number make no difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Handle(i64);
+
+impl Handle {
+    /// `None`: the text is too short or too long to name anything.
+    pub fn of(pepper: &Pepper, text: &str) -> Option<Handle> {
+        let text = text.trim();
+        if !(VALUE_CHARS_MIN..=VALUE_CHARS_MAX).contains(&text.chars().count()) {
+            return None;
+        }
+        let plain = match phone(text) {
+            Some(digits) => bare_phone(&digits).to_string(),
+            None => text.to_lowercase(),
+        };
+        let mac = pepper.mac("clinch handle 1", &[&plain]);
+        Some(Handle(i64::from_be_bytes(*mac.first_chunk().expect("32 bytes are more than 8"))))
+    }
+
+    /// What these places of a delivery say; where nothing is, nothing is found by it.
+    pub fn all(pepper: &Pepper, places: &[KeyPart], delivery: &dyn key::Delivery) -> Vec<Handle> {
+        let values = places.iter().filter_map(|part| key::find(&KeyRule::One(part.clone()), delivery).ok());
+        let mut handles: Vec<Handle> = values.filter_map(|value| Handle::of(pepper, &value)).collect();
+        handles.sort_unstable_by_key(|handle| handle.0);
+        handles.dedup();
+        handles
+    }
+
+    pub const fn number(self) -> i64 {
+        self.0
+    }
+}
 
 pub struct Subject {
     /// In lower case: the value and its hashes.
@@ -124,8 +159,11 @@ fn numbers(text: &str) -> impl Iterator<Item = String> {
 
 /// `+49…` and `0049…` are the same.
 fn same_phone(one: &str, two: &str) -> bool {
-    let bare = |digits: &str| digits.strip_prefix("00").unwrap_or(digits).to_string();
-    bare(one) == bare(two)
+    bare_phone(one) == bare_phone(two)
+}
+
+fn bare_phone(digits: &str) -> &str {
+    digits.strip_prefix("00").unwrap_or(digits)
 }
 
 #[cfg(test)]
@@ -190,6 +228,17 @@ mod tests {
         for body in [r#"{"phone":"+49 30 12345678"}"#, r#"{"id":149301234567}"#, r#"{"phone":"1234567"}"#] {
             check("+49 30 1234567", body, false);
         }
+    }
+
+    #[test]
+    fn i1_who_is_looked_for_is_found_in_whatever_spelling() {
+        let (pepper, other) = (Pepper::new(&[7; 32]), Pepper::new(&[8; 32]));
+        let of = |text: &str| Handle::of(&pepper, text);
+        assert_eq!(of(" Ada@Example.org"), of("ada@example.org"));
+        assert_eq!(of("+49 30 1234567"), of("0049 (30) 123-4567"));
+        assert_ne!(of("ada@example.org"), of("eve@example.org"));
+        assert_ne!(of("ada@example.org"), Handle::of(&other, "ada@example.org"));
+        assert_eq!((of("abc"), of(&"x".repeat(321))), (None, None));
     }
 
     #[test]

@@ -35,6 +35,7 @@ use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::subject::Handle;
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use clinch_core::user::{Role, TokenDigest, UserName};
@@ -103,6 +104,8 @@ pub struct NewEvent {
     /// The status of the answer, kept so that a duplicate gets the same.
     pub status: u16,
     pub payload: Bytes,
+    /// By what it is found, besides its key.
+    pub handles: Vec<Handle>,
     /// Never empty.
     pub jobs: Vec<NewJob>,
 }

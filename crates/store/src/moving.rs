@@ -62,6 +62,8 @@ pub(crate) struct EventPart {
     /// As it is stored: ids stay, so what is sealed opens there as it did here.
     pub payload: Bytes,
     pub deliveries: Vec<DeliveryRow>,
+    /// By what it is found.
+    pub handles: Vec<i64>,
     pub jobs: Vec<JobPart>,
 }
 

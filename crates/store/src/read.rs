@@ -18,6 +18,7 @@ use clinch_core::key::{DedupKey, EntityKey};
 use clinch_core::policy::Tally;
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use clinch_core::user::{Role, TokenDigest, UserName};
 use std::sync::Arc;
@@ -464,6 +465,8 @@ pub trait Read: Send + Sync {
     async fn jobs(&self, filter: JobFilter) -> Result<JobPage>;
     /// Events, the newest first.
     async fn events(&self, filter: EventFilter) -> Result<EventPage>;
+    /// The newest events that are found by this.
+    async fn found_by(&self, handle: Handle, most: usize) -> Result<Vec<EventId>>;
     /// The events that were accepted in this millisecond, a bounded number.
     async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>>;
     /// Effects, those of the newest jobs first.

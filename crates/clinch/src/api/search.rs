@@ -16,11 +16,14 @@ use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, KEY_BYTES_MAX, Pepper};
 use clinch_core::payload::{Payload, TENANT_DEFAULT, TraceId};
 use clinch_core::search::{Query as Which, TEXT_BYTES_MAX, Text, meant};
+use clinch_core::subject::Handle;
 use clinch_store::read::{JobFilter, JobRow, Within};
 use std::collections::BTreeSet;
 
 /// So many events of one millisecond are looked into for a trace.
 const EVENTS_OF_MILLISECOND_MAX: usize = 1_000;
+/// So many events of one person are told, the newest.
+const EVENTS_FOUND_MAX: usize = 50;
 
 pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<Found>, Problem> {
     let query = Query::parse(raw.as_deref(), &["q", "before", "limit"])?;
@@ -125,12 +128,30 @@ async fn traced(house: &House, trace: TraceId) -> Result<Vec<EventId>, Problem> 
     Ok(came.iter().filter(|(_, stored)| has_trace(stored)).map(|(id, _)| *id).collect())
 }
 
-/// A key, or a provider's id, which is the key of its source.
+/// A key, or a provider's id, which is the key of its source; or what `find_by` names.
 async fn bare(house: &House, text: &str, taken_for: &str) -> Result<Found, Problem> {
-    let events = of_key(house, text).await?;
-    let mut found = jobs(taken_for, of_events(house, &events).await?, "key");
-    if found.hits.is_empty() {
-        found.notes = not_found(house);
+    let found = jobs(taken_for, of_events(house, &of_key(house, text).await?).await?, "key");
+    if !found.hits.is_empty() {
+        return Ok(found);
+    }
+    let found = about(house, text, taken_for).await?;
+    if !found.hits.is_empty() {
+        return Ok(found);
+    }
+    Ok(Found { notes: not_found(house), ..found })
+}
+
+/// What `find_by` names: somebody's address, the number of an order.
+async fn about(house: &House, text: &str, taken_for: &str) -> Result<Found, Problem> {
+    let pepper = Pepper::new(house.store.pepper());
+    let Some(handle) = Handle::of(&pepper, text) else { return Ok(nothing(taken_for)) };
+    let mut events = house.store.found_by(handle, EVENTS_FOUND_MAX + 1).await?;
+    let is_cut = events.len() > EVENTS_FOUND_MAX;
+    events.truncate(EVENTS_FOUND_MAX);
+    let mut found = jobs(taken_for, of_events(house, &events).await?, "find_by");
+    if is_cut {
+        found.jobs.scope.more_match = true;
+        found.notes.push(format!("These are the newest {EVENTS_FOUND_MAX} events; there are more."));
     }
     Ok(found)
 }
@@ -167,7 +188,13 @@ fn not_found(house: &House) -> Vec<String> {
     if let with @ [_, ..] = names(true).as_slice() {
         notes.push(format!("{} tell tenants apart: `clinch key show KEY --tenant T` looks there.", with.join(", ")));
     }
-    notes.push("Payloads are encrypted and not searched.".into());
+    let flows = workspace.flows.iter().filter(|flow| flow.routes.iter().any(|route| !route.find_by.is_empty()));
+    let sources = workspace.sources.iter().filter(|source| !source.find_by.is_empty());
+    let named: Vec<&str> = flows.map(|flow| &*flow.name).chain(sources.map(|source| &*source.name)).collect();
+    notes.push(match named.as_slice() {
+        [] => "Payloads are encrypted and not searched; `find_by` of a source or a flow's trigger says what its events are found by.".into(),
+        named => format!("Nor is it what `find_by` of {} names; payloads are encrypted and not searched.", named.join(", ")),
+    });
     notes
 }
 

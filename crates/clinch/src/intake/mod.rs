@@ -18,6 +18,7 @@ use answer::Answer;
 use buttons::Buttons;
 use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
 use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
+use clinch_core::subject::Handle;
 use clinch_store::{Acceptance, Dedup, NewEvent};
 pub use credentials::{Credentials, credentials};
 use hyper::body::Incoming;
@@ -176,6 +177,7 @@ impl Intake {
             dedup,
             status: door.status,
             payload: about.encode(body),
+            handles: Handle::all(&self.pepper, &door.route.find_by, &delivery),
             jobs,
         };
         Ok((event, shared))

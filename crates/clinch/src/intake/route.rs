@@ -9,7 +9,7 @@ use crate::placing::JobRule;
 use crate::secrets::Secrets;
 use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
 use clinch_core::flow::{Flow, Method, Route};
-use clinch_core::key::{self, KeyRule, NoKey, Pepper};
+use clinch_core::key::{self, KeyPart, KeyRule, NoKey, Pepper};
 use clinch_core::time::Timestamp;
 use clinch_store::NewJob;
 use prometheus_client::metrics::counter::Counter;
@@ -54,7 +54,7 @@ impl Routes {
         for flow in &workspace.flows {
             for route in &flow.routes {
                 let rule = route.dedup.as_ref();
-                let tenant_in_body = matches!(route.tenant, Some(clinch_core::key::KeyPart::Body(_)));
+                let tenant_in_body = matches!(route.tenant, Some(KeyPart::Body(_)));
                 let jobs: Vec<JobRule> = flow
                     .enqueue
                     .iter()
@@ -65,6 +65,7 @@ impl Routes {
                     scope: route.scope(),
                     shared: rule.and_then(|rule| stores.iter().find(|store| store.name() == rule.store)).cloned(),
                     reads_body: tenant_in_body
+                        || route.find_by.iter().any(|part| !matches!(part, KeyPart::Header(_)))
                         || rule.is_some_and(|rule| rule.key.reads_body())
                         || flow.enqueue.iter().any(|job| job.key.as_ref().is_some_and(KeyRule::reads_body))
                         || jobs.iter().any(|job| job.reads_body()),

@@ -24,6 +24,7 @@ use clinch_core::sender::{NotASender, Sender, SenderName};
 use clinch_core::signature::handshake::cloudevents_origin;
 use clinch_core::signature::{self, Refusal, Request, Verified, Window};
 use clinch_core::source::{Arrived, Content, Look, OnMismatch, Proof, SameBody, Source, schema_version};
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use clinch_store::{Acceptance, Accepted, Dedup, NewEvent};
 use futures_util::future::join_all;
@@ -506,6 +507,7 @@ impl SourceDoor {
             dedup,
             status: self.source.ack,
             payload: about.encode(&self.kept_body(&event)?),
+            handles: Handle::all(pepper, &self.source.find_by, &look),
             jobs,
         };
         Ok(Some((new, shared)))

@@ -12,11 +12,12 @@ use clinch_core::death::Reason;
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
-use clinch_core::key::{DedupKey, EntityKey, Fingerprint};
+use clinch_core::key::{DedupKey, EntityKey, Fingerprint, Pepper};
 use clinch_core::lane::{Lane, Order};
 use clinch_core::policy::{Cap, Tally, Window, time_zone};
 use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use clinch_core::user::{Role, TokenDigest};
 use clinch_store::postgres::{self, PostgresStore};
@@ -381,6 +382,7 @@ async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
             dedup: Some(dedup),
             status: 202,
             payload: vec![7; 100].into(),
+            handles: Handle::of(&Pepper::new(&[7; 32]), &format!("user-{nth}")).into_iter().collect(),
             jobs: ["orders", "mails"].map(job).to_vec(),
         })
     };

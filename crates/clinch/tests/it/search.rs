@@ -72,6 +72,34 @@ async fn i1_what_is_not_found_says_where_was_looked_and_where_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn i1_a_customer_is_found_by_the_address_that_find_by_names() {
+    let flow = FLOW.replace(
+        "      path: /hooks/orders\n",
+        "      path: /hooks/orders\n      find_by: [body:/email, '{{ body.phone }}', header:x-order-id]\n",
+    );
+    assert_ne!(flow, FLOW);
+    let world = World::new(&[("flows/orders.yml", &flow)]).await;
+    let body = r#"{"email":"Ada@Example.com","phone":"+49 30 1234567"}"#;
+    let headers = [("idempotency-key", "a"), ("x-order-id", "order-77")];
+    let job = world.deliver("/hooks/orders", &headers, body).await.job();
+    world.wait(job, Word::Success).await;
+    world.post_and_wait("b", r#"{"email":["nobody"],"phone":null}"#, Word::Success).await;
+    let path = json!(format!("/jobs/{job}"));
+    for text in ["ada@example.com", " ADA@EXAMPLE.COM", "0049 (30) 1234567", "order-77"] {
+        let told = search(&world, text).await;
+        assert_eq!((&told["open"], &told["hits"][0]["by"]), (&path, &json!("find_by")), "{text}: {told}");
+    }
+    let told = search(&world, "eve@example.com").await;
+    assert_eq!(told["hits"], json!([]));
+    assert!(told["notes"].to_string().contains("`find_by` of orders"), "{told}");
+    let whole = world.admin("/api/v1/search?q=ada%40example.com").await.body;
+    assert!(!whole.to_lowercase().contains("ada@"), "{whole}");
+    let (exit, _) = world.clinch(&["forget", "--value", "ada@example.com", "--reason", "asked for"]).await;
+    assert_eq!(exit, 0);
+    assert_eq!(search(&world, "ada@example.com").await["hits"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn i1_words_narrow_the_list_and_an_unknown_one_shows_nothing() {
     let refunds = FLOW.replace("name: orders\ntriggers", "name: refunds\ntriggers");
     let world = World::new(&[("flows/refunds.yml", &refunds.replace("/hooks/orders", "/hooks/refunds"))]).await;

@@ -406,6 +406,9 @@ static BREAKER: Shape = Shape {
     choices: &[],
 };
 
+const FIND_BY: &str =
+    "What an event is found by, besides its key: a customer's email, an order's number. Kept as a keyed hash of each.";
+
 static SOURCE: Shape = Shape {
     name: "source",
     doc: "Who sends, how that is proven, and what of a request becomes an event.",
@@ -419,6 +422,7 @@ static SOURCE: Shape = Shape {
                 "The largest body; 1MiB if not given, 10MiB at most.",
             ),
             may("tenant_from", Kind::KeyPart, "Whose event it is: `header:NAME` or `body:/json/pointer`."),
+            may("find_by", Kind::KeyRule, FIND_BY),
             may(
                 "store",
                 Kind::Prefixed("kv:"),
@@ -730,6 +734,7 @@ static HTTP_TRIGGER: Shape = Shape {
                 "The largest body; 1MiB if not given, 10MiB at most.",
             ),
             may("tenant_from", Kind::KeyPart, "Whose delivery it is: `header:NAME` or `body:/json/pointer`."),
+            may("find_by", Kind::KeyRule, FIND_BY),
             may("idempotency", Kind::Map(&DEDUP), "How a delivery is recognised that was seen before."),
         ],
         EDGE,

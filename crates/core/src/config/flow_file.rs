@@ -109,6 +109,7 @@ fn read_route(http: Reader<'_>, flow: &str) -> Option<Route> {
         path,
         body_bytes_max: http.or("body_max", BODY_BYTES_DEFAULT, value::size)?,
         tenant: http.may("tenant_from", value::key_part)?,
+        find_by: http.may("find_by", value::key_rule)?.map_or_else(Vec::new, |rule| rule.parts().to_vec()),
         dedup,
     })
 }

@@ -101,6 +101,7 @@ fn read(map: Reader<'_>, method: Method, name: &str, path: &str, scope: String) 
         },
         kinds: map.or("types", Vec::new(), value::renames)?,
         tenant: map.may("tenant_from", value::key_part)?,
+        find_by: map.may("find_by", value::key_rule)?.map_or_else(Vec::new, |rule| rule.parts().to_vec()),
         schema: read_schema(map, &verify)?,
         minimise: minimise(map, preset)?.ok()?,
         cloudevents,
@@ -342,7 +343,7 @@ fn raw(map: Reader<'_>, preset: &Preset) -> Problems {
     }
     let rule = map.map("idempotency").unwrap_or(map);
     let looks = |map: Reader<'_>, name: &str| map.must(name, value::key_rule).is_some_and(|rule| rule.reads_body());
-    let reading = [(rule, "key_from"), (map, "tenant_from"), (map, "type_from")];
+    let reading = [(rule, "key_from"), (map, "tenant_from"), (map, "type_from"), (map, "find_by")];
     let reading = reading.into_iter().filter(|(map, name)| looks(*map, name));
     let cutting = ["keep", "drop", "hash", "schema", "cloudevents"].into_iter().map(|name| (map, name));
     for (other, _) in reading.chain(cutting).filter_map(|(map, name)| map.node.entry(name)) {

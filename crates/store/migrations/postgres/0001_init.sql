@@ -294,6 +294,11 @@ CREATE TABLE delivery (
 ) PARTITION BY RANGE (event);
 CREATE TABLE delivery_rest PARTITION OF delivery DEFAULT;
 
+-- By what events are found: keyed hashes of what `find_by` names in them.
+CREATE TABLE handle (event bigint NOT NULL, mark bigint NOT NULL, PRIMARY KEY (event, mark)) PARTITION BY RANGE (event);
+CREATE TABLE handle_rest PARTITION OF handle DEFAULT;
+CREATE INDEX handle_mark ON handle (mark, event);
+
 -- Who did what, from where and why. Each row is chained to the one before it by its hash; where the chain ends is kept apart,
 -- so that a tail that is missing is missed.
 CREATE TABLE audit (

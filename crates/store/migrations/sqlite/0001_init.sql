@@ -156,6 +156,10 @@ CREATE TABLE delivery (
     PRIMARY KEY (event, no)
 ) WITHOUT ROWID, STRICT;
 
+-- By what events are found: keyed hashes of what `find_by` names in them.
+CREATE TABLE handle (event INTEGER NOT NULL, mark INTEGER NOT NULL, PRIMARY KEY (event, mark)) WITHOUT ROWID, STRICT;
+CREATE INDEX handle_mark ON handle (mark, event);
+
 -- Who did what, from where and why. Each row is chained to the one before it by its hash; where the chain ends is a fact of
 -- its own (`audit_rows`, `audit_hash`), so that a tail that is missing is missed.
 CREATE TABLE audit (

@@ -1,6 +1,7 @@
 //! accept: the event, its key and its jobs, together or not at all; many events in one statement.
 
 use super::batch::Family;
+use super::param::Param;
 use super::pool::Line;
 use super::rows::{self, READY, WAITING, text};
 use super::turns::Draft;
@@ -12,6 +13,7 @@ use clinch_core::key::Fingerprint;
 use clinch_core::time::Timestamp;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Deliveries of known keys that another transaction got in the way of are tried again this often.
@@ -141,6 +143,19 @@ const INSERT: &str = "
     )
     SELECT id, (id IN (SELECT id FROM fresh)) IS TRUE FROM asked";
 
+/// The same, with what events are found by.
+static INSERT_FOUND: LazyLock<String> = LazyLock::new(|| {
+    let (parts, answer) = INSERT.rsplit_once(")\n    SELECT").expect("it ends with its answer");
+    format!(
+        "{parts}), found_by AS (
+        INSERT INTO handle (event, mark)
+        SELECT new.* FROM unnest($24::bigint[], $25::bigint[]) AS new (event, mark)
+        WHERE (new.event IN (SELECT id FROM fresh)) IS TRUE
+    )
+    SELECT{answer}"
+    )
+});
+
 /// Stores the first delivery of each key, and every one without a key; tells which became events.
 async fn insert(
     shared: &Shared,
@@ -200,37 +215,40 @@ pub(super) async fn store<'e>(
     let turns: Vec<i64> = born.iter().map(|job| job.turn(&mut draft).map_or(0, u64::cast_signed)).collect();
     let states: Vec<i16> = born.iter().map(|job| if job.is_due() { READY } else { WAITING }).collect();
     let any_in_order = orders.iter().any(|order| *order > 0);
+    let found_by =
+        ids.iter().zip(&new).flat_map(|(id, event)| event.handles.iter().map(|handle| (*id, handle.number())));
+    let (handle_events, handles): (Vec<i64>, Vec<i64>) = found_by.unzip();
+    // Where nothing is found by anything, the statement is as it was.
+    let (insert, params) = if handles.is_empty() { (INSERT, 23) } else { (&**INSERT_FOUND, 25) };
 
-    let rows = line
-        .query(
-            INSERT,
-            &[
-                &boot,
-                &ids,
-                &received_at,
-                &keys,
-                &expires_at,
-                &jobs,
-                &sources,
-                &statuses,
-                &fingerprints,
-                &payloads,
-                &job_ids,
-                &job_events,
-                &versions,
-                &job_received_at,
-                &run_at,
-                &job_flows,
-                &queues,
-                &lanes,
-                &orders,
-                &priorities,
-                &turns,
-                &states,
-                &any_in_order,
-            ],
-        )
-        .await?;
+    let all: [&(dyn Param + Sync); 25] = [
+        &boot,
+        &ids,
+        &received_at,
+        &keys,
+        &expires_at,
+        &jobs,
+        &sources,
+        &statuses,
+        &fingerprints,
+        &payloads,
+        &job_ids,
+        &job_events,
+        &versions,
+        &job_received_at,
+        &run_at,
+        &job_flows,
+        &queues,
+        &lanes,
+        &orders,
+        &priorities,
+        &turns,
+        &states,
+        &any_in_order,
+        &handle_events,
+        &handles,
+    ];
+    let rows = line.query(insert, &all[..params]).await?;
     if rows.is_empty() {
         return Err(Fault::TakenForDead);
     }

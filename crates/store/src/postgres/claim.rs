@@ -467,6 +467,7 @@ pub(super) mod tests {
             dedup: None,
             status: 202,
             payload: Bytes::from_static(b"the payload"),
+            handles: Vec::new(),
             jobs: vec![job],
         };
         match store.accept(event).await.expect("accepted") {

@@ -13,7 +13,7 @@ use crate::{Result, StoreError};
 use clinch_core::approval::{Ballot, OnExpiry};
 use clinch_core::control::Control;
 use clinch_core::effect::{Effect, EffectState, LateAnswer};
-use clinch_core::id::JobId;
+use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ const MOVED_AUDIT: &str = "moved_audit";
 const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
-const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, audit, tally, once, call, \
+const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, handle, audit, tally, once, call, \
                       budget, schedule, admission, sender_token, person, control, approval, vote, replay_plan, replay_item, drop_ask";
 
 impl Target {
@@ -276,6 +276,7 @@ impl Target {
             ("approvals", "count(*) FROM approval"),
             ("votes", "count(*) FROM vote"),
             ("deliveries", "count(*) FROM delivery"),
+            ("handles", "count(*) FROM handle"),
             ("audit rows", "count(*) FROM audit"),
             ("set keys", "count(*) FROM once"),
             ("calls", "count(*) FROM call"),
@@ -398,7 +399,8 @@ async fn insert_all(client: &Client, events: &[EventPart]) -> Sql<()> {
     insert_effects(client, &jobs).await?;
     insert_late(client, &jobs).await?;
     insert_approvals(client, &jobs).await?;
-    insert_deliveries(client, events).await
+    insert_deliveries(client, events).await?;
+    insert_handles(client, events).await
 }
 
 /// One column of many rows.
@@ -655,6 +657,17 @@ async fn insert_deliveries(client: &Client, events: &[EventPart]) -> Sql<()> {
             &column(&rows, |(.., delivery)| delivery.times.cast_signed()),
             &column(&rows, |(.., delivery)| i16::from(delivery.conflict)),
         ],
+    )
+    .await
+}
+
+async fn insert_handles(client: &Client, events: &[EventPart]) -> Sql<()> {
+    let rows: Vec<(EventId, i64)> =
+        events.iter().flat_map(|event| event.handles.iter().map(|handle| (event.id, *handle))).collect();
+    write(
+        client,
+        "INSERT INTO handle (event, mark) SELECT * FROM unnest($1::bigint[], $2::bigint[])",
+        &[&column(&rows, |(event, _)| event.number().cast_signed()), &column(&rows, |(_, mark)| *mark)],
     )
     .await
 }

@@ -345,6 +345,7 @@ async fn remove_history(line: &mut Line, jobs: &[i64], events: &[i64], keys: Vec
     line.query("DELETE FROM effect WHERE job = ANY($1)", &[&jobs]).await?;
     line.query("DELETE FROM event WHERE id = ANY($1)", &[&events]).await?;
     line.query("DELETE FROM delivery WHERE event = ANY($1)", &[&events]).await?;
+    line.query("DELETE FROM handle WHERE event = ANY($1)", &[&events]).await?;
     let freed = line
         .query(
             "DELETE FROM dedup USING unnest($1::bytea[], $2::bigint[]) AS gone (key, event)

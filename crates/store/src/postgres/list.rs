@@ -9,6 +9,7 @@ use crate::read::{SCAN_COSTLY_ROWS_MAX, SCAN_ROWS_MAX};
 use crate::seal::Sealer;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,6 +220,12 @@ pub(super) async fn events(eyes: &Arc<Pool>, filter: &EventFilter) -> Answer<Eve
     let floor = is_cut.then(|| EventId::from_number(first.cast_unsigned()));
     let next = if is_full { rows.last().map(|row| row.id) } else { floor };
     Ok(EventPage { looked_at: looked_at.max(rows.len() as u64), next, rows })
+}
+
+pub(super) async fn found_by(eyes: &Arc<Pool>, handle: Handle, most: usize) -> Answer<Vec<EventId>> {
+    let sql = "SELECT event FROM handle WHERE mark = $1 ORDER BY event DESC LIMIT $2";
+    let found = eyes.ask(sql, &[&handle.number(), &(most as i64)]).await?;
+    Ok(found.iter().map(|row| rows::event_id(row, 0)).collect::<Result<_, _>>()?)
 }
 
 /// Ids may run ahead of the clock, for a moment.

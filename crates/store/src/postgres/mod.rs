@@ -69,6 +69,7 @@ use clinch_core::control::Control;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::subject::Handle;
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
 use clinch_core::user::{TokenDigest, UserName};
@@ -761,6 +762,10 @@ impl Read for PostgresStore {
 
     async fn events(&self, filter: EventFilter) -> Result<EventPage> {
         list::events(&self.shared.eyes, &filter).await.map_err(unread)
+    }
+
+    async fn found_by(&self, handle: Handle, most: usize) -> Result<Vec<EventId>> {
+        list::found_by(&self.shared.eyes, handle, most).await.map_err(unread)
     }
 
     async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>> {

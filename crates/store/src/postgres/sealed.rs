@@ -308,6 +308,9 @@ async fn forget_once(shared: &Shared, ask: &ForgetAsk) -> Result<Forgotten, Faul
             erased.push(row.try_get(0)?);
         }
     }
+    for row in &line.query("DELETE FROM handle WHERE event = ANY($1) RETURNING event", &[&events]).await? {
+        erased.push(row.try_get(0)?);
+    }
     erased.sort_unstable();
     erased.dedup();
     let sql = "SELECT count(*), count(*) FILTER (WHERE job.state = 4)

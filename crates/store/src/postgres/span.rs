@@ -22,7 +22,8 @@ const AHEAD: u32 = 2;
 const STRAGGLERS_MAX: i64 = 1_000;
 
 /// Table, and the column that it is partitioned by.
-const TABLES: [(&str, &str); 4] = [("event", "id"), ("attempt", "job"), ("effect", "job"), ("delivery", "event")];
+const TABLES: [(&str, &str); 5] =
+    [("event", "id"), ("attempt", "job"), ("effect", "job"), ("delivery", "event"), ("handle", "event")];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {

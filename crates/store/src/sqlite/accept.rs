@@ -117,6 +117,12 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
             i64::try_from(new.jobs.len()).unwrap_or(i64::MAX),
             &payload[..],
         ])?;
+    for handle in &new.handles {
+        batch
+            .conn
+            .prepare_cached("INSERT INTO handle (event, mark) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+            .execute(params![event.number().cast_signed(), handle.number()])?;
+    }
     let first_job = JobId::from_number(event.number() + 1);
     for ask in &new.jobs {
         let job = JobId::from_number(batch.next_id(new.received_at));

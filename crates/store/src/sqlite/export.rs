@@ -154,6 +154,11 @@ impl Source {
             jobs_born: row.get(7)?,
             payload: Bytes::copy_from_slice(row.get_ref(8)?.as_blob()?),
             deliveries: rows::deliveries(&self.conn, id)?,
+            handles: self
+                .conn
+                .prepare_cached("SELECT mark FROM handle WHERE event = ?1")?
+                .query_map([id.number().cast_signed()], |row| row.get(0))?
+                .collect::<rusqlite::Result<_>>()?,
             jobs: self.jobs(id)?,
         })
     }
@@ -294,6 +299,7 @@ impl Source {
             ("approvals", count("approval")?),
             ("votes", count("vote")?),
             ("deliveries", count("delivery")?),
+            ("handles", count("handle")?),
             ("audit rows", count("audit")?),
             ("set keys", count("once")?),
             ("calls", count("call")?),

@@ -195,7 +195,9 @@ fn remove(batch: &mut Batch<'_>, old: &Old, pruned: &mut Pruned) -> rusqlite::Re
         )?
         .execute([old.event])?;
     if gone > 0 {
-        batch.conn.prepare_cached("DELETE FROM delivery WHERE event = ?1")?.execute([old.event])?;
+        for sql in ["DELETE FROM delivery WHERE event = ?1", "DELETE FROM handle WHERE event = ?1"] {
+            batch.conn.prepare_cached(sql)?.execute([old.event])?;
+        }
     }
     batch.expired += 1;
     batch.events_expired += gone as i64;

@@ -10,6 +10,7 @@ use crate::seal::Sealer;
 use crate::{Kept, Result};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
@@ -254,6 +255,14 @@ pub(super) fn events(conn: &Connection, filter: &EventFilter) -> rusqlite::Resul
     let floor = is_cut.then(|| EventId::from_number(first.cast_unsigned()));
     let next = if is_full { rows.last().map(|row| row.id) } else { floor };
     Ok(EventPage { looked_at: looked_at.max(rows.len() as u64), next, rows })
+}
+
+pub(super) fn found_by(conn: &Connection, handle: Handle, most: usize) -> rusqlite::Result<Vec<EventId>> {
+    conn.prepare_cached("SELECT event FROM handle WHERE mark = ?1 ORDER BY event DESC LIMIT ?2")?
+        .query_map(params![handle.number(), most as i64], |row| {
+            Ok(EventId::from_number(row.get::<_, i64>(0)?.cast_unsigned()))
+        })?
+        .collect()
 }
 
 /// Ids may run ahead of the clock, for a moment.

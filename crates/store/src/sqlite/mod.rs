@@ -53,6 +53,7 @@ use clinch_core::job::Fence;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::subject::Handle;
 use clinch_core::user::{TokenDigest, UserName};
 use memory::{Live, Memory, Phase};
 use rusqlite::config::DbConfig;
@@ -683,6 +684,10 @@ impl Read for SqliteStore {
 
     async fn events(&self, filter: EventFilter) -> Result<EventPage> {
         self.readers.ask(move |conn| list::events(conn, &filter)).await
+    }
+
+    async fn found_by(&self, handle: Handle, most: usize) -> Result<Vec<EventId>> {
+        self.readers.ask(move |conn| list::found_by(conn, handle, most)).await
     }
 
     async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>> {

@@ -284,6 +284,7 @@ fn erase(batch: &mut Batch<'_>, ask: &ForgetAsk) -> rusqlite::Result<Forgotten> 
         ] {
             rows += batch.conn.prepare_cached(sql)?.execute(params![id, id.saturating_add(jobs), FORGOTTEN])?;
         }
+        rows += batch.conn.prepare_cached("DELETE FROM handle WHERE event = ?1")?.execute([id])?;
         if rows == 0 {
             continue;
         }

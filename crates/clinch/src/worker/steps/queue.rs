@@ -144,6 +144,7 @@ fn plan(
         dedup: Some(dedup),
         status: 202,
         payload: about.encode(&body),
+        handles: Vec::new(),
         jobs: vec![job],
     })))
 }

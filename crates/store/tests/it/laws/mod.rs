@@ -308,6 +308,7 @@ macro_rules! every_law {
                 i1_a_list_is_filtered_by_source_step_attempts_and_time
                 i1_a_list_counts_what_fits_and_tells_how_far_it_looked
                 i1_events_are_listed_with_how_often_they_came_again
+                i1_an_event_is_found_by_what_was_said_of_it_until_it_is_gone
                 i1_the_events_of_a_millisecond_are_found
                 pages_show_every_job_once
                 pages_of_dead_letters_show_every_one_once_in_whatever_order_they_died

@@ -5,10 +5,11 @@ use clinch_core::death::Reason;
 use clinch_core::effect::Idempotency;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Change, Ending, Waits, Word};
-use clinch_core::key::Fingerprint;
+use clinch_core::key::{Fingerprint, Pepper};
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use clinch_store::read::{Again, EventFilter, JobFilter, Within};
-use clinch_store::{DropAsk, NewEvent, NewJob, Settlement, VersionId};
+use clinch_store::{DropAsk, ForgetAsk, NewEvent, NewJob, Settlement, VersionId};
 use std::time::Duration;
 
 fn all() -> JobFilter {
@@ -192,6 +193,37 @@ pub async fn i1_events_are_listed_with_how_often_they_came_again(world: World) {
     assert_eq!(list(EventFilter { accepted, ..all.clone() }).await.0, rows[..1]);
     let told = world.events(all).await.expect("read").rows;
     assert_eq!((told[0].key_until.is_some(), told[2].key_until.is_some(), told[2].jobs), (false, true, 1));
+}
+
+pub async fn i1_an_event_is_found_by_what_was_said_of_it_until_it_is_gone(world: World) {
+    let handle = |text: &str| Handle::of(&Pepper::new(&PEPPER), text).expect("a value");
+    let of = |key: &str, texts: &[&str], at: u64| NewEvent {
+        handles: texts.iter().map(|text| handle(text)).collect(),
+        received_at: later(at),
+        ..event(key)
+    };
+    let first = world.accepted(of("a", &["ada@example.org", "order 7"], 0)).await.event;
+    let second = world.accepted(of("b", &["ada@example.org"], 1)).await.event;
+    world.accepted(event("c")).await;
+    world.duplicate(of("a", &["eve@example.org"], 2)).await;
+    let found = async |text: &str| world.found_by(handle(text), 10).await.expect("read");
+    assert_eq!(found("Ada@example.org").await, [second, first], "the newest first");
+    assert_eq!(found("order 7").await, [first]);
+    assert_eq!(found("eve@example.org").await, [], "a duplicate is not an event");
+    assert_eq!(world.found_by(handle("ada@example.org"), 1).await.expect("read"), [second]);
+    let ask = ForgetAsk { events: vec![second], subject: "h_1".into(), record: by("maya", "asked for", later(3)) };
+    assert_eq!(world.forget(ask).await.expect("forgotten").events, 1);
+    assert_eq!(found("ada@example.org").await, [first], "what was forgotten is not found");
+    for _ in 0..3 {
+        world.finish(later(4)).await;
+    }
+    let mut pruned = 0;
+    while pruned < 3 {
+        let part = world.prunes(later(5) + 400 * KEY_TTL).await;
+        assert!(part.events > 0 || !part.finished, "all are over");
+        pruned += part.events;
+    }
+    assert_eq!(found("order 7").await, []);
 }
 
 pub async fn i1_the_events_of_a_millisecond_are_found(world: World) {

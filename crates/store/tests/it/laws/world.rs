@@ -278,6 +278,7 @@ pub fn event(key: &str) -> NewEvent {
         dedup: Some(dedup(key, b"the body")),
         status: 202,
         payload: Bytes::from_static(b"the payload"),
+        handles: Vec::new(),
         jobs: vec![job("work")],
     }
 }
