@@ -395,10 +395,11 @@ impl App {
             self.rooms.spawn(intake::run(listener, door, house.clone(), stores, credentials, people.clone()));
         }
         if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
-            let api = api::router(house.clone(), doors.token, hands.clone(), hands.clone());
+            let sessions = Arc::new(Sessions::new(house.clone(), doors.token));
+            let api = api::router(house.clone(), doors.token, sessions.clone(), hands.clone(), hands.clone());
             let desk = console::Desk {
-                api: console::Api(api::routes(house.clone(), hands.clone(), hands.clone())),
-                sessions: Arc::new(Sessions::new(doors.token)),
+                api: console::Api(api::routes(house.clone(), sessions.clone(), hands.clone(), hands.clone())),
+                sessions,
                 clock: house.clock.clone(),
                 hosts: console::Hosts::of(self.admin.expect("it is listened on"), &[]),
                 stop: house.stop.clone(),

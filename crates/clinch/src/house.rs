@@ -13,7 +13,7 @@ use crate::workspace::Versions;
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::egress::Egress;
 use clinch_core::saga::Ended;
-use clinch_store::{Conclusion, Held, LeaseRef, NewEffect, Store, StoreError};
+use clinch_store::{Conclusion, Held, LeaseRef, NewEffect, Seen, Store, StoreError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +60,13 @@ impl House {
         }
         crate::crash::point("after_mark");
         Ok(Some(Conclusion { name, state: EffectState::Done(ended.receipt()), at: ended.at }))
+    }
+
+    /// That somebody used what recognises him is worth a note, and no refusal where it cannot be taken.
+    pub async fn saw(&self, secret: Seen) {
+        if let Err(error) = self.store.saw(secret, self.clock.now()).await {
+            tracing::debug!("that somebody came was not noted: {error}");
+        }
     }
 
     /// What was done must be written down: asks until the store can write, or is gone for good, or we leave.

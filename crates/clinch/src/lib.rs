@@ -21,6 +21,7 @@ pub mod intake;
 pub mod keeper;
 pub mod masking;
 pub mod names;
+pub mod passwords;
 pub mod people;
 pub mod placing;
 pub mod proxy;

@@ -9,6 +9,7 @@ use data_encoding::HEXLOWER;
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Somebody who acts, from where, and what he may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +18,14 @@ pub struct Who {
     /// The address of a caller (`api 127.0.0.1`), or the room in which clinch acts by itself.
     pub origin: String,
     pub role: Role,
+    /// Only what came in through this source, if his token says so.
+    pub source: Option<Arc<str>>,
 }
 
 impl Who {
     /// Nobody asked for it: a rule did.
     pub fn clinch(room: &str) -> Who {
-        Who { name: user::CLINCH.into(), origin: room.into(), role: Role::Admin }
+        Who { name: user::CLINCH.into(), origin: room.into(), role: Role::Admin, source: None }
     }
 
     pub fn record(&self, reason: impl Into<String>, at: Timestamp) -> Record {
@@ -449,7 +452,7 @@ mod tests {
     #[test]
     fn k1_what_somebody_may_is_asked_of_the_role_that_he_came_with_and_of_the_one_that_he_has_now() {
         let record = |name: &str, role| {
-            Who { name: name.into(), origin: "api".into(), role }.record("", Timestamp::from_micros(1))
+            Who { name: name.into(), origin: "api".into(), role, source: None }.record("", Timestamp::from_micros(1))
         };
         let check = |record: &Record, now, is_allowed: bool| {
             assert_eq!(record.allows("job.replay", now).is_ok(), is_allowed, "{record:?} {now:?}");
@@ -478,7 +481,7 @@ mod tests {
             before: json!({"state": "dead"}),
             after: Value::Null,
         };
-        let who = Who { name: "maya".into(), origin: "api 127.0.0.1".into(), role: Role::Operator };
+        let who = Who { name: "maya".into(), origin: "api 127.0.0.1".into(), role: Role::Operator, source: None };
         let row = { Chain::START }.append(&act, &who.record("INC-482", Timestamp::from_micros(1_790_000_000_000_000)));
         assert_eq!(row.hash.to_string(), "90b193ddb3508099ac825195456066f38b1335eb1dccb6808b5e4a8cc2cc68c9");
     }

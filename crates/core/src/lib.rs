@@ -58,6 +58,7 @@ pub mod script;
 pub mod seal;
 pub mod search;
 pub mod sender;
+pub mod session;
 pub mod share;
 pub mod signature;
 pub mod slack;

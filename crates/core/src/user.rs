@@ -2,6 +2,7 @@
 //! allows.
 
 use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
 use std::fmt;
 use std::str::FromStr;
 
@@ -201,6 +202,8 @@ impl Permission {
             ("keys", "rotate") => Some(Permission::Encryption),
             ("token", _) => Some(Permission::Senders),
             ("user", _) => Some(Permission::Users),
+            // What everybody does with himself.
+            ("me", "log_in" | "link" | "password") => Some(Permission::Read),
             _ => None,
         }
     }
@@ -213,7 +216,7 @@ impl fmt::Display for Permission {
 }
 
 /// What is kept of a token: enough to recognise it, and nothing that could leak it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenDigest([u8; 32]);
 
 impl TokenDigest {
@@ -233,6 +236,65 @@ impl TokenDigest {
 impl fmt::Debug for TokenDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TokenDigest(***)")
+    }
+}
+
+/// What is kept of a password: an argon2id string (PHC), which says how it was made and not what it was made of.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PasswordHash(String);
+
+impl PasswordHash {
+    pub fn new(phc: String) -> PasswordHash {
+        PasswordHash(phc)
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordHash(***)")
+    }
+}
+
+/// Names a token of a user without being one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UserTokenId([u8; 8]);
+
+impl UserTokenId {
+    /// From random bytes of whoever has dice.
+    pub const fn from_bytes(bytes: [u8; 8]) -> Self {
+        UserTokenId(bytes)
+    }
+}
+
+impl fmt::Display for UserTokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key_{}", HEXLOWER.encode(&self.0))
+    }
+}
+
+impl fmt::Debug for UserTokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not the id of a user's token; one looks like key_0f1e2d3c4b5a6978")]
+pub struct BadUserTokenId(String);
+
+impl FromStr for UserTokenId {
+    type Err = BadUserTokenId;
+    fn from_str(text: &str) -> Result<Self, BadUserTokenId> {
+        let bytes = text.strip_prefix("key_").and_then(|hex| HEXLOWER.decode(hex.as_bytes()).ok());
+        match bytes.and_then(|bytes| bytes.try_into().ok()) {
+            Some(bytes) => Ok(UserTokenId(bytes)),
+            // A whole token that was pasted by mistake must not come back in a message.
+            None => Err(BadUserTokenId(text.chars().take(8).collect())),
+        }
     }
 }
 

@@ -3,14 +3,13 @@
 use crate::read::{BudgetRow, JobRow};
 use crate::replay::InPlan;
 use crate::{
-    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, NewUser, Resolution, ResolveAsk, ReviveAsk, SteerAsk,
-    UnknownRuling, VersionId,
+    Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, SteerAsk, UnknownRuling,
+    VersionId,
 };
 use clinch_core::audit::{Act, Record, Who};
 use clinch_core::control::Control;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
-use clinch_core::user::UserName;
 use serde_json::{Value, json};
 
 impl ReviveAsk {
@@ -134,18 +133,6 @@ pub(crate) fn revoke(token: TokenId, sender: &str) -> Act {
         before: json!({ "sender": sender, "state": "live" }),
         after: json!({ "sender": sender, "state": "revoked" }),
     }
-}
-
-pub(crate) fn add_user(new: &NewUser) -> Act {
-    user("user.add", &new.name, Value::Null, json!({ "role": new.role.word(), "token": "made" }))
-}
-
-pub(crate) fn remove_user(name: &UserName, added_at: Timestamp, role: &str) -> Act {
-    user("user.remove", name, json!({ "role": role, "added_at": added_at.to_string() }), Value::Null)
-}
-
-fn user(action: &'static str, name: &UserName, before: Value, after: Value) -> Act {
-    Act { action, object: format!("user:{name}"), job: None, before, after }
 }
 
 /// The live workspace is another than at the last start; 0: there was none.

@@ -6,6 +6,7 @@ mod acts;
 pub mod approval;
 pub mod drop;
 pub mod moving;
+pub mod people;
 pub mod postgres;
 pub mod read;
 pub mod redis;
@@ -35,15 +36,20 @@ use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::seal::{KeyId, KeyRing};
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::session::Session;
 use clinch_core::subject::Handle;
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
-use clinch_core::user::{Role, TokenDigest, UserName};
+use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use approval::{ApprovalAsk, ApprovalRow, Asked, DecideAsk, Decided, TellAsk};
 pub use drop::{DropAsk, DropEnd};
+pub use people::{
+    Holder, NewLink, NewSession, NewUser, NewUserToken, Proof, SESSIONS_MAX, Seen, USER_TOKENS_MAX, USERS_MAX,
+    UserAdded, UserRow, UserTokenMade, UserTokenRow,
+};
 use read::BudgetRow;
 pub use read::Read;
 pub use replay::{NewItem, NewPlan, Reckoned, ReleaseAsk, StartAsk, Started, Turn, TurnAsk, Turned};
@@ -56,8 +62,6 @@ pub const LIVE_JOBS_MAX: usize = 2_000_000;
 pub const VERBS_PENDING_MAX: usize = 65_536;
 /// At most this many tokens of senders are kept.
 pub const TOKENS_MAX: i64 = 10_000;
-/// At most this many people have a token of their own.
-pub const USERS_MAX: i64 = 1_000;
 /// A token is on the list for so long after its end: by then no node's clock takes it for a live one.
 pub const TOKEN_KEPT: Duration = Duration::from_secs(30 * 86_400);
 /// A control is kept for so long after its end: what was held back by it may still be on its way.
@@ -506,23 +510,6 @@ pub enum Revocation {
     NotFound,
 }
 
-/// Somebody who is to have a token of his own.
-#[derive(Clone, Debug)]
-pub struct NewUser {
-    pub name: UserName,
-    pub role: Role,
-    pub token: TokenDigest,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UserAdded {
-    Added,
-    /// Somebody has this name; nothing was changed.
-    Taken,
-    /// There are as many as may be.
-    TooMany,
-}
-
 /// How long rows are kept, by queue; what has no rule is kept for `default`.
 #[derive(Clone, Debug, Default)]
 pub struct Retention {
@@ -633,10 +620,25 @@ pub trait Store: Read {
     async fn issue(&self, token: Sender, record: Record) -> Result<Issued>;
     /// Ends a sender's token for good, on record.
     async fn revoke(&self, token: TokenId, record: Record) -> Result<Revocation>;
-    /// Gives somebody a token of his own, on record.
+    /// Makes somebody a user, on record.
     async fn add_user(&self, user: NewUser, record: Record) -> Result<UserAdded>;
-    /// Takes it away again, on record: whether he had one.
+    /// And none again, without tokens and log-ins, on record: whether he was one.
     async fn remove_user(&self, name: UserName, record: Record) -> Result<bool>;
+    /// Gives a user another role, on record: whether there is one. His log-ins end, and so do tokens that are for more than that.
+    async fn set_role(&self, name: UserName, role: Role, record: Record) -> Result<bool>;
+    /// Gives a user another password, on record: whether there is one. His log-ins end.
+    async fn set_password(&self, name: UserName, password: PasswordHash, record: Record) -> Result<bool>;
+    /// Gives a user another token, on record.
+    async fn make_user_token(&self, user: UserName, token: NewUserToken, record: Record) -> Result<UserTokenMade>;
+    /// Takes one away, on record: whether he had it.
+    async fn remove_user_token(&self, user: UserName, token: UserTokenId, record: Record) -> Result<bool>;
+    /// Keeps a link that logs somebody in, on record.
+    async fn make_link(&self, link: NewLink) -> Result<()>;
+    /// Logs somebody in, on record. `None`: what proved who it is does so no more.
+    async fn open_session(&self, session: NewSession) -> Result<Option<Session>>;
+    async fn end_session(&self, session: TokenDigest) -> Result<()>;
+    /// Notes that a log-in, or a token, was used.
+    async fn saw(&self, secret: Seen, at: Timestamp) -> Result<()>;
     /// Puts an act on record that changes nothing here.
     async fn note(&self, act: Act, record: Record) -> Result<()>;
     /// Sets what operators switch, on record. What is taken away and was not there leaves no record.

@@ -176,7 +176,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     let (event, audit) = match after {
         Some(after) => after,
         None => {
-            let people = (source.tokens()?, source.users()?);
+            let people = (source.tokens()?, source.users()?, source.user_tokens()?);
             let (versions, controls) = (source.versions()?, source.controls()?);
             target.begin(source.boot(), &versions, people, &controls, &source.secrets()?).await?;
             (0, 0)

@@ -2,6 +2,7 @@
 
 use crate::approval::{ApprovalFilter, ApprovalPage, ApprovalRow, Undecided};
 use crate::drop::DropRow;
+use crate::people::{Holder, UserRow, UserTokenRow};
 use crate::replay::{DeadFilter, DeadLetter, ItemFilter, ItemRow, PlanRow, Plans};
 use crate::{Kept, Result, VersionId};
 use async_trait::async_trait;
@@ -18,9 +19,10 @@ use clinch_core::key::{DedupKey, EntityKey};
 use clinch_core::policy::Tally;
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
+use clinch_core::session::Session;
 use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
-use clinch_core::user::{Role, TokenDigest, UserName};
+use clinch_core::user::{TokenDigest, UserName};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,22 +127,6 @@ pub struct Inspected {
     pub head: Chain,
     /// `None`: every row is where it was and as it was.
     pub broken: Option<Broken>,
-}
-
-/// Somebody with a token of his own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserRow {
-    pub name: UserName,
-    pub added_at: Timestamp,
-    pub role: Role,
-    pub token: TokenDigest,
-}
-
-/// Who shows a token, and what he may do with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
-    pub name: UserName,
-    pub role: Role,
 }
 
 /// A sender's token that was made: what it says, without what proves it.
@@ -469,6 +455,8 @@ pub trait Read: Send + Sync {
     async fn found_by(&self, handle: Handle, most: usize) -> Result<Vec<EventId>>;
     /// The events that were accepted in this millisecond, a bounded number.
     async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>>;
+    /// What took this event in.
+    async fn source_of(&self, event: EventId) -> Result<Option<String>>;
     /// Effects, those of the newest jobs first.
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage>;
     /// The dead letters of these queues that wait longest, those first. Not those that only a person can decide about, nor
@@ -496,10 +484,15 @@ pub trait Read: Send + Sync {
     async fn audit(&self, filter: AuditFilter) -> Result<Vec<AuditRow>>;
     /// Walks along the whole audit. `noted` is a hash of it that somebody has kept elsewhere.
     async fn inspect(&self, noted: Option<Digest>) -> Result<Inspected>;
-    /// People with a token of their own, by name.
+    /// Users, by name.
     async fn users(&self) -> Result<Vec<UserRow>>;
-    /// Whose token this is.
-    async fn user_of(&self, token: TokenDigest) -> Result<Option<Holder>>;
+    async fn user(&self, name: UserName) -> Result<Option<UserRow>>;
+    /// Their tokens, by user and then the newest first.
+    async fn user_tokens(&self) -> Result<Vec<UserTokenRow>>;
+    /// Whose token this is, if its time is not over.
+    async fn holder(&self, token: TokenDigest, now: Timestamp) -> Result<Option<Holder>>;
+    /// A log-in, whether it is live or not.
+    async fn session(&self, session: TokenDigest) -> Result<Option<Session>>;
     /// Tokens of senders, the newest first.
     async fn tokens(&self) -> Result<Vec<TokenRow>>;
     /// What operators have switched, by name.

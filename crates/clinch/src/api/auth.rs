@@ -1,6 +1,7 @@
 //! Who may ask: whoever shows the admin token, made at the first start and kept in the data directory for the local command
 //! line; and people with tokens of their own.
 
+use super::Route;
 use super::problem::Problem;
 use crate::clock;
 use crate::house::House;
@@ -10,7 +11,9 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response;
 use clinch_core::audit::Who;
-use clinch_core::user::{ADMIN, Permission, Role, TokenDigest};
+use clinch_core::session::wants_note;
+use clinch_core::user::{ADMIN, Role, TokenDigest};
+use clinch_store::Seen;
 use data_encoding::BASE64URL_NOPAD;
 use std::fmt;
 use std::fs::OpenOptions;
@@ -90,31 +93,41 @@ pub async fn require(
     next: Next,
 ) -> Result<Response, Problem> {
     let shown = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-    let (name, role) = match shown {
-        Some(shown) if admin.recognises(shown) => (ADMIN.to_string(), Role::Admin),
+    let origin = request.extensions().get::<Peer>().map_or_else(|| "api".into(), |Peer(ip)| format!("api {ip}"));
+    let who = match shown {
+        Some(shown) if admin.recognises(shown) => Who { name: ADMIN.into(), origin, role: Role::Admin, source: None },
         // Found by its digest: how long that takes says nothing about any token. Asked each time, so that who was removed is
         // out at once, on every node.
-        Some(shown) if shown.starts_with(PREFIX) => match house.store.user_of(TokenDigest::of(shown)).await? {
-            Some(holder) => (holder.name.to_string(), holder.role),
-            None => return Err(Problem::unauthorized()),
-        },
+        Some(shown) if shown.starts_with(PREFIX) => {
+            let (digest, now) = (TokenDigest::of(shown), house.clock.now());
+            let Some(holder) = house.store.holder(digest, now).await? else { return Err(Problem::unauthorized()) };
+            if wants_note(holder.used_at, now) {
+                house.saw(Seen::Token(digest)).await;
+            }
+            Who { name: holder.name.to_string(), origin, role: holder.role, source: holder.source }
+        }
         _ => return Err(Problem::unauthorized()),
     };
-    let origin = request.extensions().get::<Peer>().map_or_else(|| "api".into(), |Peer(ip)| format!("api {ip}"));
-    request.extensions_mut().insert(Who { name, origin, role });
+    request.extensions_mut().insert(who);
     Ok(next.run(request).await)
 }
 
 /// Lets through whose role allows what the route needs. Whether it still does is asked again where something is written.
-pub async fn may(State(needs): State<Permission>, request: Request, next: Next) -> Result<Response, Problem> {
+pub async fn may(State(route): State<Route>, request: Request, next: Next) -> Result<Response, Problem> {
     let Some(who) = request.extensions().get::<Who>() else { return Err(Problem::unauthorized()) };
-    match who.role.may(needs) {
-        true => Ok(next.run(request).await),
-        false => Err(Problem::not_allowed(format!(
-            "{} is {}, and that role does not allow `{needs}`; docs/users.md has the table of roles.",
-            who.name, who.role
-        ))),
+    let Who { name, role, source, .. } = who;
+    if !role.may(route.permission) {
+        let needs = route.permission;
+        let said =
+            format!("{name} is {role}, and that role does not allow `{needs}`; docs/users.md has the table of roles.");
+        return Err(Problem::not_allowed(said));
     }
+    if let (Some(source), false) = (source, route.of_source) {
+        let said =
+            format!("This token of {name} shows jobs and events of source {source} only, and does nothing else.");
+        return Err(Problem::not_allowed(said));
+    }
+    Ok(next.run(request).await)
 }
 
 fn bearer(header: &str) -> Option<&str> {

@@ -27,8 +27,8 @@ pub const REASON_CHARS_MAX: usize = 500;
 /// What a list can be narrowed by; `jobs` adds the state.
 pub const FILTERS: &[&str] = &["q", "flow", "queue", "reason", "count", "before", "limit"];
 
-/// Which jobs a request asks for: in words (`q`), or by one name each.
-pub async fn filter(house: &House, query: &Query, word: Option<Word>) -> Result<JobFilter, Problem> {
+/// Which jobs a request asks for: in words (`q`), or by one name each. A token of one source sees what came from there.
+pub async fn filter(house: &House, query: &Query, word: Option<Word>, who: &Who) -> Result<JobFilter, Problem> {
     let mut which = match query.text("q") {
         None => Which::default(),
         Some(text) => {
@@ -40,6 +40,7 @@ pub async fn filter(house: &House, query: &Query, word: Option<Word>) -> Result<
         Problem::bad_query(format!("reason: `{text}` is not a reason; the reasons are {}.", known.join(", ")))
     };
     one_of("state", &mut which.state, word.or(query.get::<Word>("state")?))?;
+    one_of("source", &mut which.source, who.source.as_deref().map(String::from))?;
     one_of("flow", &mut which.flow, query.text("flow").map(String::from))?;
     one_of("queue", &mut which.queue, query.text("queue").map(String::from))?;
     let reason = query.text("reason").map(|text| text.parse().map_err(|_| reasons(text))).transpose()?;
@@ -63,29 +64,47 @@ fn one_of<T: PartialEq>(name: &str, slot: &mut Option<T>, given: Option<T>) -> R
     }
 }
 
-pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<JobList>, Problem> {
+pub async fn list(
+    State(house): State<House>,
+    Extension(who): Extension<Who>,
+    RawQuery(raw): RawQuery,
+) -> Result<Json<JobList>, Problem> {
     let query = Query::parse(raw.as_deref(), &[&["state"], FILTERS].concat())?;
-    let page = house.store.jobs(filter(&house, &query, None).await?).await?;
+    let page = house.store.jobs(filter(&house, &query, None, &who).await?).await?;
     Ok(Json(JobList::new("clinch.jobs.list/v1", &page)))
 }
 
 pub async fn show(
     State(house): State<House>,
+    Extension(who): Extension<Who>,
     Id(id): Id<JobId>,
     RawQuery(raw): RawQuery,
 ) -> Result<Json<JobShow>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
-    Ok(Json(told(&find(&house, id).await?)))
+    let story = find(&house, id).await?;
+    if !is_for(&house, &who, story.row.event).await? {
+        return Err(absent(id));
+    }
+    Ok(Json(told(&story)))
+}
+
+/// Whether he may see this event: a token may be for those of one source only.
+async fn is_for(house: &House, who: &Who, event: EventId) -> Result<bool, Problem> {
+    match &who.source {
+        None => Ok(true),
+        Some(source) => Ok(house.store.source_of(event).await?.as_deref() == Some(source)),
+    }
 }
 
 pub async fn of_event(
     State(house): State<House>,
+    Extension(who): Extension<Who>,
     Id(id): Id<EventId>,
     RawQuery(raw): RawQuery,
 ) -> Result<Json<JobList>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
     let rows = house.store.jobs_of(id).await?;
-    if rows.is_empty() {
+    if rows.is_empty() || !is_for(&house, &who, id).await? {
         return Err(Problem::not_found(format!("There is no event {id}; its retention may have ended.")));
     }
     Ok(Json(JobList::all("clinch.events.show/v1", rows)))

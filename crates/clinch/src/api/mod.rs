@@ -16,6 +16,7 @@ mod health;
 mod jobs;
 mod keys;
 mod latency;
+pub mod me;
 mod problem;
 mod query;
 pub mod replays;
@@ -26,13 +27,14 @@ pub mod settings;
 pub mod shapes;
 mod sources;
 mod tokens;
-mod users;
+pub mod users;
 
 pub use auth::AdminToken;
 
 use crate::house::House;
 use crate::inquiry::Inquiry;
 use crate::people::People;
+use crate::sessions::Sessions;
 use axum::extract::DefaultBodyLimit;
 use axum::handler::Handler;
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
@@ -50,19 +52,25 @@ const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The routes of the API, each with what it needs. A caller is taken from the request: who asks from inside the house says who
 /// asks. `partners` is who can be asked whether an effect was done; `people`, what those see who decide.
-pub fn routes(house: House, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
-    finish(table().router, house, partners, people)
+pub fn routes(house: House, sessions: Arc<Sessions>, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
+    finish(table().router, house, sessions, partners, people)
 }
 
 /// The same for those outside, who show a token; and what is open to all.
-pub fn router(house: House, token: AdminToken, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
+pub fn router(
+    house: House,
+    token: AdminToken,
+    sessions: Arc<Sessions>,
+    partners: Arc<dyn Inquiry>,
+    people: Arc<dyn People>,
+) -> Router {
     let router = table()
         .router
         .route_layer(from_fn_with_state((token, house.clone()), auth::require))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(health::metrics));
-    finish(router, house, partners, people)
+    finish(router, house, sessions, partners, people)
 }
 
 fn table() -> Routes {
@@ -70,12 +78,12 @@ fn table() -> Routes {
     Routes::default()
         .get("/api/v1/overview", Read, health::overview)
         .get("/api/v1/search", Read, search::show)
-        .get("/api/v1/jobs", Read, jobs::list)
-        .get("/api/v1/jobs/{id}", Read, jobs::show)
+        .get_of_source("/api/v1/jobs", Read, jobs::list)
+        .get_of_source("/api/v1/jobs/{id}", Read, jobs::show)
         .post("/api/v1/jobs/{id}/replay", Replay, jobs::replay)
         .get("/api/v1/events", Read, events::list)
-        .get("/api/v1/events/{id}", Read, jobs::of_event)
-        .get("/api/v1/dead", Read, dead::list)
+        .get_of_source("/api/v1/events/{id}", Read, jobs::of_event)
+        .get_of_source("/api/v1/dead", Read, dead::list)
         .get("/api/v1/dead/groups", Read, dead::groups)
         .get("/api/v1/dead/drops", Read, drops::list)
         .post("/api/v1/dead/drop", Drop, drops::ask)
@@ -124,6 +132,14 @@ fn table() -> Routes {
         .get("/api/v1/users", Read, users::list)
         .post("/api/v1/users", Users, users::add)
         .post("/api/v1/users/{name}/remove", Users, users::remove)
+        .post("/api/v1/users/{name}/role", Users, users::set_role)
+        .post("/api/v1/users/{name}/password", Users, users::set_password)
+        .get("/api/v1/users/{name}/tokens", Users, users::tokens)
+        .post("/api/v1/users/{name}/tokens", Users, users::make_token)
+        .post("/api/v1/users/{name}/tokens/{id}/remove", Users, users::remove_token)
+        .get_of_source("/api/v1/me", Read, me::show)
+        .post("/api/v1/me/password", Read, me::password)
+        .post("/api/v1/login-links", Read, me::link)
         .get("/api/v1/settings", Read, settings::list)
         .get("/api/v1/settings/{name}", Read, settings::show)
         .put("/api/v1/settings/{name}", Settings, settings::set)
@@ -131,12 +147,19 @@ fn table() -> Routes {
         .post("/api/v1/settings/{name}/rollback", Settings, settings::roll_back)
 }
 
-fn finish(router: Router<House>, house: House, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
+fn finish(
+    router: Router<House>,
+    house: House,
+    sessions: Arc<Sessions>,
+    partners: Arc<dyn Inquiry>,
+    people: Arc<dyn People>,
+) -> Router {
     router
         .route("/api/{*path}", any(unknown_path))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(harden))
+        .layer(Extension(sessions))
         .layer(Extension(partners))
         .layer(Extension(people))
         .with_state(house)
@@ -148,6 +171,8 @@ pub struct Route {
     pub method: Method,
     pub path: &'static str,
     pub permission: Permission,
+    /// Whether it is open to a token of one source.
+    pub of_source: bool,
 }
 
 /// Every route there is.
@@ -164,30 +189,35 @@ struct Routes {
 
 impl Routes {
     fn get<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
-        self.at(Method::GET, path, permission, get(handler))
+        self.at(Route { method: Method::GET, path, permission, of_source: false }, get(handler))
+    }
+
+    /// One that tells a token of one source what came from there, and nothing else. Only these are open to such a token.
+    fn get_of_source<H: Handler<T, House>, T: 'static>(
+        self,
+        path: &'static str,
+        permission: Permission,
+        handler: H,
+    ) -> Routes {
+        self.at(Route { method: Method::GET, path, permission, of_source: true }, get(handler))
     }
 
     fn post<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
-        self.at(Method::POST, path, permission, post(handler))
+        self.at(Route { method: Method::POST, path, permission, of_source: false }, post(handler))
     }
 
     fn put<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
-        self.at(Method::PUT, path, permission, put(handler))
+        self.at(Route { method: Method::PUT, path, permission, of_source: false }, put(handler))
     }
 
     fn delete<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
-        self.at(Method::DELETE, path, permission, delete(handler))
+        self.at(Route { method: Method::DELETE, path, permission, of_source: false }, delete(handler))
     }
 
-    fn at(
-        mut self,
-        method: Method,
-        path: &'static str,
-        permission: Permission,
-        handler: MethodRouter<House>,
-    ) -> Routes {
-        self.router = self.router.route(path, handler.route_layer(from_fn_with_state(permission, auth::may)));
-        self.all.push(Route { method, path, permission });
+    fn at(mut self, route: Route, handler: MethodRouter<House>) -> Routes {
+        let guarded = handler.route_layer(from_fn_with_state(route.clone(), auth::may));
+        self.router = self.router.route(route.path, guarded);
+        self.all.push(route);
         self
     }
 }

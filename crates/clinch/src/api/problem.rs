@@ -7,6 +7,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use clinch_store::StoreError;
 use serde_json::json;
+use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Problem {
@@ -17,11 +18,13 @@ pub struct Problem {
     detail: String,
     /// The steps that wait for a ruling.
     steps: Vec<String>,
+    /// After so many seconds it may be asked again.
+    retry_after: Option<u64>,
 }
 
 impl Problem {
     fn new(status: StatusCode, code: &'static str, slug: &'static str, title: &'static str, detail: String) -> Problem {
-        Problem { status, code, slug, title, detail, steps: Vec::new() }
+        Problem { status, code, slug, title, detail, steps: Vec::new(), retry_after: None }
     }
 
     pub fn unauthorized() -> Problem {
@@ -31,6 +34,15 @@ impl Problem {
 
     pub fn not_allowed(detail: String) -> Problem {
         Problem::new(StatusCode::FORBIDDEN, "CL0502", "not-allowed", "The role does not allow this", detail)
+    }
+
+    pub fn too_often(wait: Duration) -> Problem {
+        let seconds = wait.as_secs().max(1);
+        let detail = format!("There were too many tries of late; try again in {seconds} seconds.");
+        Problem {
+            retry_after: Some(seconds),
+            ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "CL0515", "too-often", "Too many tries", detail)
+        }
     }
 
     pub fn bad_query(detail: String) -> Problem {
@@ -102,7 +114,10 @@ impl From<StoreError> for Problem {
         tracing::warn!("a question could not be answered: {error}");
         let title = "The store cannot answer at the moment";
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        Problem::new(status, "CL0510", "store-unavailable", title, error.to_string())
+        Problem {
+            retry_after: Some(2),
+            ..Problem::new(status, "CL0510", "store-unavailable", title, error.to_string())
+        }
     }
 }
 
@@ -122,11 +137,12 @@ impl IntoResponse for Problem {
         let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        match self.status {
-            StatusCode::UNAUTHORIZED => headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
-            StatusCode::SERVICE_UNAVAILABLE => headers.insert(RETRY_AFTER, HeaderValue::from_static("2")),
-            _ => None,
-        };
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         response
     }
 }

@@ -544,20 +544,25 @@ pub struct UserList {
     pub users: Vec<User>,
 }
 
-/// Somebody with a token of his own.
+/// A user.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct User {
     pub name: String,
     pub role: String,
     pub added_at: Moment,
+    /// Whether there is one to log in with.
+    pub password: bool,
 }
 
-/// Somebody is to have one.
+/// Somebody is to be one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UserAsk {
     pub name: String,
     pub role: String,
+    /// To log in with; without one there is a token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
     #[serde(default)]
     pub reason: String,
 }
@@ -568,7 +573,7 @@ pub struct UserMade {
     pub schema: String,
     pub user: User,
     /// The token: told this once, and kept nowhere.
-    pub token: String,
+    pub token: Option<String>,
 }
 
 /// `clinch.users.remove/v1`

@@ -79,6 +79,11 @@ impl Client {
         self.ask(self.http.delete(self.url(path)).json(body)).await
     }
 
+    /// The address of a page of the console.
+    pub fn page(&self, path: &str) -> String {
+        format!("{}{path}", self.base.as_str().trim_end_matches('/'))
+    }
+
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
         url.path_segments_mut().expect("an http address has a path").pop_if_empty().extend(["api", "v1"]).extend(path);
@@ -217,7 +222,8 @@ fn refusal(status: u16, body: &[u8], base: &Url) -> Failure {
         return Failure::new(exit, "CL0530", said).fix("is this the admin address? see `clinch serve --admin`");
     }
     match exit {
-        Exit::NotAllowed => {
+        // Who it is, is known: another token does not help, another role does.
+        Exit::NotAllowed if status == 401 => {
             Failure::new(exit, &told.code, told.title).fix("set CLINCH_TOKEN, or use the server's own --data-dir")
         }
         _ => Failure::new(exit, &told.code, told.detail),

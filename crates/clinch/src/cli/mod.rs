@@ -20,10 +20,12 @@ mod key;
 mod keys;
 mod latency;
 mod migrate;
+mod open;
 mod pause;
 mod plan;
 mod presets;
 mod problems;
+mod prompt;
 mod proxy;
 mod render;
 mod replay;
@@ -187,7 +189,9 @@ enum Command {
     /// Tokens that senders of your own prove themselves with
     #[command(subcommand)]
     Token(token::Token),
-    /// People with a token of their own for this command line and the API
+    /// A link into the console, which logs you in once
+    Open(open::Open),
+    /// Who may ask and do what: people with roles, their passwords and tokens
     #[command(subcommand)]
     Users(users::Users),
     /// What to do about dead letters, by their reason
@@ -250,6 +254,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Sources(command) => command.run(globals).await,
         Command::Presets(command) => command.run(globals),
         Command::Token(command) => command.run(globals).await,
+        Command::Open(command) => command.run(globals).await,
         Command::Users(command) => command.run(globals).await,
         Command::Runbook(command) => command.run(globals),
         Command::VerifySignature(command) => command.run(globals).await,

@@ -4,24 +4,27 @@ use super::Desk;
 use super::ask::{Ask, Refusal};
 use super::frame::{self, Frame};
 use crate::api::auth::Peer;
+use crate::sessions::Entry;
 use askama::Template;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request, State};
-use axum::http::header::{COOKIE, HOST, LOCATION, ORIGIN, SET_COOKIE};
+use axum::http::header::{COOKIE, HOST, LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use clinch_core::audit::Who;
 use clinch_core::time::Timestamp;
+use clinch_store::StoreError;
 use data_encoding::BASE64URL_NOPAD;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Not sent over a wire that others read, not to other ports' scripts, not from other sites.
@@ -118,7 +121,7 @@ impl FromRequestParts<Desk> for Visitor {
         let origin = parts.extensions.get::<Peer>().map_or_else(|| "web".into(), |Peer(ip)| format!("web {ip}"));
         let secret = cookie(&parts.headers, SESSION);
         let who = match secret {
-            Some(secret) => desk.sessions.whose(secret, origin).await,
+            Some(secret) => desk.sessions.whose(secret, origin).await.map_err(away)?,
             None => None,
         };
         let (Some(secret), Some(who)) = (secret, who) else {
@@ -238,19 +241,41 @@ pub async fn ask_in(Query(asked): Query<BTreeMap<String, String>>, headers: Head
     frame::html(&page)
 }
 
-pub async fn log_in(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
+/// Who it is cannot be found out while the store is away.
+fn away(error: StoreError) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "2")], format!("{error}\n")).into_response()
+}
+
+pub async fn log_in(
+    State(desk): State<Desk>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let fields: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
     let text = |name: &str| fields.get(name).map_or("", |value| value.trim());
     let back = text("back");
     // Never to another site.
     let back = if back.starts_with('/') && !back.starts_with("//") && !back.contains('\\') { back } else { "/" };
-    match desk.sessions.enter(text("name"), text("password")).await {
-        Some(secret) => {
+    let from = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |Extension(Peer(ip))| ip);
+    let entry = match text("code") {
+        "" => desk.sessions.enter(text("name"), text("password"), from).await,
+        code => desk.sessions.redeem(code, from).await,
+    };
+    match entry {
+        Ok(Entry::In(secret)) => {
+            // Nobody goes on under a secret that he had before.
+            if let Some(before) = cookie(&headers, SESSION)
+                && let Err(error) = desk.sessions.leave(before).await
+            {
+                return away(error);
+            }
             let mut response = see_other(back);
             set_cookie(&mut response, &format!("{SESSION}={secret}{SESSION_RULES}"));
             response
         }
-        None => {
+        Err(error) => away(error),
+        Ok(Entry::Refused | Entry::Wait(_)) => {
             let page = LoginPage {
                 theme: theme_of(&headers),
                 assets: super::files::version(),
@@ -264,8 +289,10 @@ pub async fn log_in(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -
 }
 
 pub async fn log_out(State(desk): State<Desk>, headers: HeaderMap, _post: Post) -> Response {
-    if let Some(secret) = cookie(&headers, SESSION) {
-        desk.sessions.leave(secret).await;
+    if let Some(secret) = cookie(&headers, SESSION)
+        && let Err(error) = desk.sessions.leave(secret).await
+    {
+        return away(error);
     }
     let mut response = see_other("/login");
     set_cookie(&mut response, &format!("{SESSION}={SESSION_RULES}; Max-Age=0"));

@@ -3,8 +3,9 @@
 use crate::world::{OK, Reply, World};
 use clinch_core::job::Word;
 use serde_json::Value;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const BODY: &str = r#"{"order":7}"#;
 
@@ -25,7 +26,10 @@ fn say(command: &mut Command) -> Said {
 }
 
 fn heard(command: &mut Command) -> Said {
-    let output = command.env_remove("CLINCH_URL").stdin(Stdio::null()).output().unwrap();
+    said(command.env_remove("CLINCH_URL").stdin(Stdio::null()).output().unwrap())
+}
+
+fn said(output: Output) -> Said {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -38,6 +42,18 @@ pub fn clinch(data_dir: &Path, arguments: &[&str]) -> Said {
 pub fn clinch_as(data_dir: &Path, token: &str, arguments: &[&str]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
     heard(command.args(arguments).env("CLINCH_DATA_DIR", data_dir).env("CLINCH_TOKEN", token))
+}
+
+/// With something typed, as the admin or in the hands of whoever has this token.
+pub fn clinch_with(data_dir: &Path, token: Option<&str>, typed: &str, arguments: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
+    command.args(arguments).env("CLINCH_DATA_DIR", data_dir).env_remove("CLINCH_URL").env_remove("CLINCH_TOKEN");
+    command.envs(token.map(|token| ("CLINCH_TOKEN", token)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may not read any of it.
+    let _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
+    said(child.wait_with_output().unwrap())
 }
 
 /// Blocking, and the house runs in the same process: it must not wait for this thread.

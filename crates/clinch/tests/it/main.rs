@@ -30,6 +30,7 @@ mod partners_crash;
 mod partners_hostile;
 mod partners_lost;
 mod pauses;
+mod people;
 mod places;
 mod playbooks;
 mod policies;

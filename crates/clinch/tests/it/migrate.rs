@@ -19,13 +19,13 @@ use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
-use clinch_core::user::{Role, TokenDigest};
+use clinch_core::user::{PasswordHash, Role, TokenDigest, UserTokenId};
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{
-    Acceptance, Admission, AdmitAsk, ClaimAsk, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, Read, SpendAsk,
-    SteerAsk, Steered, Store,
+    Acceptance, Admission, AdmitAsk, ClaimAsk, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, NewUserToken, Read,
+    SpendAsk, SteerAsk, Steered, Store,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -405,7 +405,18 @@ async fn revoked_token(dir: &Path) -> Vec<TokenRow> {
     let record = || Who::clinch("test").record("it leaked", now());
     store.issue(sender.clone(), record()).await.unwrap();
     store.revoke(sender.token, record()).await.unwrap();
-    let user = NewUser { name: "maya".parse().unwrap(), role: Role::Operator, token: TokenDigest::of("clk_maya") };
+    let user = NewUser {
+        name: "maya".parse().unwrap(),
+        role: Role::Operator,
+        password: Some(PasswordHash::new("$argon2id$of-maya".into())),
+        token: Some(NewUserToken {
+            id: UserTokenId::from_bytes([7; 8]),
+            digest: TokenDigest::of("clk_maya"),
+            role: Some(Role::Viewer),
+            source: Some("orders".into()),
+            expires_at: None,
+        }),
+    };
     store.add_user(user, record()).await.unwrap();
     store.tokens().await.unwrap()
 }
@@ -512,7 +523,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0, "approvals": 0, "votes": 0,
                         "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
-                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "controls": 0,
+                        "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "user_tokens": 1, "controls": 0,
                         "replay_plans": 0, "jobs_of_replay_plans": 0, "requests_to_drop": 0});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
@@ -521,7 +532,10 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     assert_eq!((report.accepted, report.problems), (2_400, Vec::new()));
     let store = in_postgres(&url, None).await.unwrap();
     assert_eq!(store.tokens().await.unwrap(), revoked, "what was revoked stays so");
-    let maya = store.user_of(TokenDigest::of("clk_maya")).await.unwrap().expect("who had a token has it here");
+    let maya = store.holder(TokenDigest::of("clk_maya"), now()).await.unwrap().expect("who had a token has it here");
+    assert_eq!((maya.role, maya.source.as_deref()), (Role::Viewer, Some("orders")));
+    let user = store.user(maya.name.clone()).await.unwrap().expect("and is a user here");
+    assert_eq!((user.role, user.password), (Role::Operator, Some(PasswordHash::new("$argon2id$of-maya".into()))));
     let record = Who::clinch("test").record("she left", now());
     assert!(store.remove_user(maya.name, record).await.unwrap());
     let audit = store.inspect(None).await.unwrap();

@@ -265,7 +265,7 @@ impl World {
         self.app().house.store.jobs(filter).await.unwrap().rows
     }
 
-    fn admin_url(&self, path: &str) -> String {
+    pub fn admin_url(&self, path: &str) -> String {
         format!("http://{}{path}", self.app().admin.expect("it has an admin listener"))
     }
 

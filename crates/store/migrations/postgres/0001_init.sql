@@ -327,12 +327,42 @@ BEGIN
 END $$;
 CREATE TRIGGER audit_is_kept BEFORE UPDATE OR DELETE OR TRUNCATE ON audit EXECUTE FUNCTION audit_is_kept();
 
--- People with a token of their own, of which only the digest is kept.
+-- Users. password: an argon2id string.
 CREATE TABLE person (
     name text COLLATE "C" PRIMARY KEY,
     added_at bigint NOT NULL,
     role text COLLATE "C" NOT NULL,
-    token bytea NOT NULL UNIQUE
+    password text
+);
+
+-- Their tokens, of which only the digest is kept. role: that of the user, where there is none.
+CREATE TABLE person_token (
+    digest bytea PRIMARY KEY,
+    id text COLLATE "C" NOT NULL UNIQUE,
+    person text COLLATE "C" NOT NULL,
+    made_at bigint NOT NULL,
+    expires_at bigint,
+    used_at bigint,
+    role text COLLATE "C",
+    source text COLLATE "C"
+);
+
+-- Who is logged in, and the links that log somebody in once: digests again. person: a user, or admin.
+CREATE TABLE session (
+    digest bytea PRIMARY KEY,
+    person text COLLATE "C" NOT NULL,
+    role text COLLATE "C" NOT NULL,
+    made_at bigint NOT NULL,
+    seen_at bigint NOT NULL,
+    expires_at bigint NOT NULL
+);
+
+CREATE TABLE login_link (
+    digest bytea PRIMARY KEY,
+    person text COLLATE "C" NOT NULL,
+    role text COLLATE "C" NOT NULL,
+    made_at bigint NOT NULL,
+    expires_at bigint NOT NULL
 );
 
 -- What was ever accepted and expired is the sum of these rows. Each transaction adds one; many are folded into one.

@@ -180,12 +180,42 @@ CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN SELECT raise(AB
 CREATE TRIGGER audit_is_not_removed BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END;
 INSERT INTO fact (name, value) VALUES ('audit_rows', 0), ('audit_hash', zeroblob(32)), ('live_version', 0);
 
--- People with a token of their own, of which only the digest is kept.
+-- Users. password: an argon2id string.
 CREATE TABLE person (
     name TEXT PRIMARY KEY,
     added_at INTEGER NOT NULL,
     role TEXT NOT NULL,
-    token BLOB NOT NULL UNIQUE
+    password TEXT
+) WITHOUT ROWID, STRICT;
+
+-- Their tokens, of which only the digest is kept. role: that of the user, where there is none.
+CREATE TABLE person_token (
+    digest BLOB PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    person TEXT NOT NULL,
+    made_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    used_at INTEGER,
+    role TEXT,
+    source TEXT
+) WITHOUT ROWID, STRICT;
+
+-- Who is logged in, and the links that log somebody in once: digests again. person: a user, or admin.
+CREATE TABLE session (
+    digest BLOB PRIMARY KEY,
+    person TEXT NOT NULL,
+    role TEXT NOT NULL,
+    made_at INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) WITHOUT ROWID, STRICT;
+
+CREATE TABLE login_link (
+    digest BLOB PRIMARY KEY,
+    person TEXT NOT NULL,
+    role TEXT NOT NULL,
+    made_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
 ) WITHOUT ROWID, STRICT;
 
 -- Keys of events up to last_event, in sorted runs that are never changed, only dropped whole.

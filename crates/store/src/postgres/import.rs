@@ -8,7 +8,8 @@ use super::rows::{
 use super::{Fault, audit, migrate};
 use crate::approval::{Place, spelt, vote_number};
 use crate::moving::{AdmissionPart, ApprovalPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
+use crate::people::{UserRow, UserTokenRow};
+use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow};
 use crate::{Result, StoreError};
 use clinch_core::approval::{Ballot, OnExpiry};
 use clinch_core::control::Control;
@@ -16,6 +17,7 @@ use clinch_core::effect::{Effect, EffectState, LateAnswer};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::time::Timestamp;
+use clinch_core::user::{PasswordHash, Role};
 use std::collections::BTreeMap;
 use tokio_postgres::Client;
 
@@ -52,7 +54,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, handle, audit, tally, once, call, \
-                      budget, schedule, admission, sender_token, person, control, approval, vote, replay_plan, replay_item, drop_ask";
+                      budget, schedule, admission, sender_token, person, person_token, session, login_link, control, approval, vote, replay_plan, replay_item, drop_ask";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -78,7 +80,7 @@ impl Target {
         &mut self,
         boot: i64,
         versions: &[VersionPart],
-        (tokens, users): (Vec<TokenRow>, Vec<UserRow>),
+        (tokens, users, user_tokens): (Vec<TokenRow>, Vec<UserRow>, Vec<UserTokenRow>),
         controls: &[Control],
         secrets: &[(String, Vec<u8>)],
     ) -> Result<()> {
@@ -102,9 +104,10 @@ impl Target {
                 )
                 .await?;
             }
-            // What was revoked or paused there is so here, and who had a token there has it here.
+            // What was revoked or paused there is so here, and who had a token there has it here. Log-ins are not carried.
             insert_tokens(client, &tokens).await?;
             insert_users(client, &users).await?;
+            insert_user_tokens(client, &user_tokens).await?;
             insert_controls(client, controls).await
         })
         .await
@@ -285,6 +288,7 @@ impl Target {
             ("counts of contacts", "count(*) FROM admission"),
             ("sender tokens", "count(*) FROM sender_token"),
             ("users", "count(*) FROM person"),
+            ("user tokens", "count(*) FROM person_token"),
             ("controls", "count(*) FROM control"),
             ("replay plans", "count(*) FROM replay_plan"),
             ("jobs of replay plans", "count(*) FROM replay_item"),
@@ -708,13 +712,33 @@ async fn insert_controls(client: &Client, controls: &[Control]) -> Sql<()> {
 async fn insert_users(client: &Client, users: &[UserRow]) -> Sql<()> {
     write(
         client,
-        "INSERT INTO person (name, added_at, role, token)
-         SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[])",
+        "INSERT INTO person (name, added_at, role, password)
+         SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[])",
         &[
             &column(users, |user| user.name.as_str()),
             &column(users, |user| user.added_at.as_micros()),
             &column(users, |user| user.role.word()),
-            &column(users, |user| &user.token.as_bytes()[..]),
+            &column(users, |user| user.password.as_ref().map(PasswordHash::as_str)),
+        ],
+    )
+    .await
+}
+
+async fn insert_user_tokens(client: &Client, tokens: &[UserTokenRow]) -> Sql<()> {
+    write(
+        client,
+        "INSERT INTO person_token (digest, id, person, made_at, expires_at, used_at, role, source)
+         SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[],
+                              $8::text[])",
+        &[
+            &column(tokens, |token| &token.digest.as_bytes()[..]),
+            &column(tokens, |token| token.id.to_string()),
+            &column(tokens, |token| token.user.as_str()),
+            &column(tokens, |token| token.made_at.as_micros()),
+            &column(tokens, |token| token.expires_at.map(Timestamp::as_micros)),
+            &column(tokens, |token| token.used_at.map(Timestamp::as_micros)),
+            &column(tokens, |token| token.role.map(Role::word)),
+            &column(tokens, |token| token.source.as_deref()),
         ],
     )
     .await

@@ -40,6 +40,7 @@ mod ring;
 mod rows;
 mod schedule;
 mod sealed;
+mod session;
 mod settle;
 mod share;
 mod skew;
@@ -69,10 +70,11 @@ use clinch_core::control::Control;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::session::Session;
 use clinch_core::subject::Handle;
 use clinch_core::term::Term;
 use clinch_core::time::Timestamp;
-use clinch_core::user::{TokenDigest, UserName};
+use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use ledger::{Conclusions, Intents};
 use link::Link;
 use node::Identity;
@@ -593,6 +595,46 @@ impl Store for PostgresStore {
         self.shared.done(began, user::remove(&self.shared, &name, &record).await)
     }
 
+    async fn set_role(&self, name: UserName, role: Role, record: Record) -> Result<bool> {
+        let began = Instant::now();
+        self.shared.done(began, user::set_role(&self.shared, &name, role, &record).await)
+    }
+
+    async fn set_password(&self, name: UserName, password: PasswordHash, record: Record) -> Result<bool> {
+        let began = Instant::now();
+        self.shared.done(began, user::set_password(&self.shared, &name, &password, &record).await)
+    }
+
+    async fn make_user_token(&self, user: UserName, token: NewUserToken, record: Record) -> Result<UserTokenMade> {
+        let began = Instant::now();
+        self.shared.done(began, user::make_token(&self.shared, &user, &token, &record).await)
+    }
+
+    async fn remove_user_token(&self, user: UserName, token: UserTokenId, record: Record) -> Result<bool> {
+        let began = Instant::now();
+        self.shared.done(began, user::remove_token(&self.shared, &user, token, &record).await)
+    }
+
+    async fn make_link(&self, link: NewLink) -> Result<()> {
+        let began = Instant::now();
+        self.shared.done(began, session::make_link(&self.shared, &link).await)
+    }
+
+    async fn open_session(&self, session: NewSession) -> Result<Option<Session>> {
+        let began = Instant::now();
+        self.shared.done(began, session::open(&self.shared, &session).await)
+    }
+
+    async fn end_session(&self, session: TokenDigest) -> Result<()> {
+        let began = Instant::now();
+        self.shared.done(began, session::end(&self.shared, &session).await)
+    }
+
+    async fn saw(&self, secret: Seen, at: Timestamp) -> Result<()> {
+        let began = Instant::now();
+        self.shared.done(began, session::saw(&self.shared, &secret, at).await)
+    }
+
     async fn note(&self, act: Act, record: Record) -> Result<()> {
         let began = Instant::now();
         self.shared.done(began, audit::note(&self.shared, act, record).await)
@@ -772,6 +814,10 @@ impl Read for PostgresStore {
         list::accepted_at(&self.shared.eyes, &self.shared.sealer, at, most).await.map_err(unread)
     }
 
+    async fn source_of(&self, event: EventId) -> Result<Option<String>> {
+        read::source_of(&self.shared.eyes, event).await.map_err(unread)
+    }
+
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
         effects::list(&self.shared.eyes, &filter).await.map_err(unread)
     }
@@ -832,8 +878,20 @@ impl Read for PostgresStore {
         user::all(&self.shared.eyes).await.map_err(unread)
     }
 
-    async fn user_of(&self, token: TokenDigest) -> Result<Option<Holder>> {
-        user::of_token(&self.shared.eyes, &token).await.map_err(unread)
+    async fn user(&self, name: UserName) -> Result<Option<UserRow>> {
+        user::find(&self.shared.eyes, &name).await.map_err(unread)
+    }
+
+    async fn user_tokens(&self) -> Result<Vec<UserTokenRow>> {
+        user::tokens(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn holder(&self, token: TokenDigest, now: Timestamp) -> Result<Option<Holder>> {
+        user::holder(&self.shared.eyes, &token, now).await.map_err(unread)
+    }
+
+    async fn session(&self, session: TokenDigest) -> Result<Option<Session>> {
+        session::one(&self.shared.eyes, &session).await.map_err(unread)
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {

@@ -66,6 +66,11 @@ pub(super) async fn jobs_of(eyes: &Arc<Pool>, sealer: &Sealer, event: EventId) -
     Ok(found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<_, _>>()?)
 }
 
+pub(super) async fn source_of(eyes: &Arc<Pool>, event: EventId) -> Answer<Option<String>> {
+    let found = eyes.ask("SELECT source FROM event WHERE id = $1", &[&event.number().cast_signed()]).await?;
+    Ok(found.first().map(|row| row.try_get(0)).transpose()?)
+}
+
 pub(super) async fn oldest_dead(eyes: &Arc<Pool>, queues: &[String], most: usize) -> Answer<Vec<JobId>> {
     let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
     let most = i64::try_from(most).unwrap_or(i64::MAX);

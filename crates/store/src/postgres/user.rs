@@ -1,13 +1,23 @@
-//! People who may ask: added and removed, on record.
+//! Users and their tokens: made, changed and removed, on record. Whoever changes a user locks him first: a log-in of his is over
+//! before that, or waits for it.
 
 use super::pool::{Line, Pool};
 use super::{Fault, Shared, audit, rows};
-use crate::read::{Holder, UserRow};
-use crate::{NewUser, Record, USERS_MAX, UserAdded, acts};
-use clinch_core::user::{Role, TokenDigest, UserName};
+use crate::Record;
+use crate::people::{
+    Holder, NewUser, NewUserToken, USER_TOKENS_MAX, USERS_MAX, UserAdded, UserRow, UserTokenMade, UserTokenRow,
+    password_set, removed, role_set, token_removed,
+};
+use clinch_core::time::Timestamp;
+use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use std::collections::HashMap;
+use std::str::FromStr;
 use std::sync::Arc;
 use tokio_postgres::Row;
+
+const USER: &str = "SELECT name, added_at, role, password FROM person";
+const TOKEN: &str = "SELECT token.id, token.person, token.made_at, token.expires_at, token.used_at, token.role, token.source, \
+                     token.digest, person.role FROM person_token AS token JOIN person ON person.name = token.person";
 
 pub(super) async fn add(shared: &Shared, user: &NewUser, record: &Record) -> Result<UserAdded, Fault> {
     let mut line = shared.hands.line().await?;
@@ -15,15 +25,24 @@ pub(super) async fn add(shared: &Shared, user: &NewUser, record: &Record) -> Res
     // Who asks for the same name at the same time waits here, and then finds it taken.
     let made = line
         .query(
-            "INSERT INTO person (name, added_at, role, token)
+            "INSERT INTO person (name, added_at, role, password)
              SELECT $1, $2, $3, $4 WHERE (SELECT count(*) FROM person) < $5 OR EXISTS (SELECT 1 FROM person WHERE name = $1)
              ON CONFLICT (name) DO NOTHING RETURNING name",
-            &[&user.name.as_str(), &record.at.as_micros(), &user.role.word(), &&user.token.as_bytes()[..], &USERS_MAX],
+            &[
+                &user.name.as_str(),
+                &record.at.as_micros(),
+                &user.role.word(),
+                &user.password.as_ref().map(PasswordHash::as_str),
+                &USERS_MAX,
+            ],
         )
         .await?;
     let added = match made.is_empty() {
         false => {
-            audit::append(&mut line, [&(acts::add_user(user), record.clone())]).await?;
+            if let Some(token) = &user.token {
+                insert_token(&mut line, &user.name, token, record.at).await?;
+            }
+            audit::append(&mut line, [&(user.act(), record.clone())]).await?;
             UserAdded::Added
         }
         true => match line.query("SELECT 1 FROM person WHERE name = $1", &[&user.name.as_str()]).await?.is_empty() {
@@ -38,45 +57,183 @@ pub(super) async fn add(shared: &Shared, user: &NewUser, record: &Record) -> Res
 pub(super) async fn remove(shared: &Shared, name: &UserName, record: &Record) -> Result<bool, Fault> {
     let mut line = shared.hands.line().await?;
     line.begin().await?;
-    let gone = line.query("DELETE FROM person WHERE name = $1 RETURNING added_at, role", &[&name.as_str()]).await?;
-    if let Some(row) = gone.first() {
-        let act = acts::remove_user(name, rows::time(row, 0)?, row.try_get(1)?);
-        audit::append(&mut line, [&(act, record.clone())]).await?;
+    let user = locked(&mut line, name).await?;
+    if let Some(user) = &user {
+        log_out(&mut line, name).await?;
+        line.query("DELETE FROM person_token WHERE person = $1", &[&name.as_str()]).await?;
+        // Before he is gone: he may be who asks. His row is locked already, and nothing is waited for after this.
+        audit::append(&mut line, [&(removed(user), record.clone())]).await?;
+        line.query("DELETE FROM person WHERE name = $1", &[&name.as_str()]).await?;
     }
     line.commit().await?;
-    Ok(!gone.is_empty())
+    Ok(user.is_some())
+}
+
+pub(super) async fn set_role(shared: &Shared, name: &UserName, role: Role, record: &Record) -> Result<bool, Fault> {
+    let mut line = shared.hands.line().await?;
+    line.begin().await?;
+    let user = locked(&mut line, name).await?;
+    if let Some(user) = user.as_ref().filter(|user| user.role != role) {
+        let wider: Vec<&str> = Role::ALL.into_iter().filter(|wider| !role.covers(*wider)).map(Role::word).collect();
+        let sql = "DELETE FROM person_token WHERE person = $1 AND role = ANY($2::text[])";
+        line.query(sql, &[&name.as_str(), &wider]).await?;
+        log_out(&mut line, name).await?;
+        // Before he has it: nobody gives himself the role that he needs for it.
+        audit::append(&mut line, [&(role_set(user, role), record.clone())]).await?;
+        line.query("UPDATE person SET role = $2 WHERE name = $1", &[&name.as_str(), &role.word()]).await?;
+    }
+    line.commit().await?;
+    Ok(user.is_some())
+}
+
+pub(super) async fn set_password(
+    shared: &Shared,
+    name: &UserName,
+    password: &PasswordHash,
+    record: &Record,
+) -> Result<bool, Fault> {
+    let mut line = shared.hands.line().await?;
+    line.begin().await?;
+    let user = locked(&mut line, name).await?;
+    if let Some(user) = &user {
+        let sql = "UPDATE person SET password = $2 WHERE name = $1";
+        line.query(sql, &[&name.as_str(), &password.as_str()]).await?;
+        log_out(&mut line, name).await?;
+        audit::append(&mut line, [&(password_set(user, record), record.clone())]).await?;
+    }
+    line.commit().await?;
+    Ok(user.is_some())
+}
+
+/// The user as he is, until the end of the transaction.
+async fn locked(line: &mut Line, name: &UserName) -> Result<Option<UserRow>, Fault> {
+    let found = line.query(&format!("{USER} WHERE name = $1 FOR UPDATE"), &[&name.as_str()]).await?;
+    found.first().map(user_row).transpose()
+}
+
+async fn log_out(line: &mut Line, name: &UserName) -> Result<(), Fault> {
+    for table in ["session", "login_link"] {
+        line.query(&format!("DELETE FROM {table} WHERE person = $1"), &[&name.as_str()]).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn make_token(
+    shared: &Shared,
+    name: &UserName,
+    token: &NewUserToken,
+    record: &Record,
+) -> Result<UserTokenMade, Fault> {
+    let mut line = shared.hands.line().await?;
+    line.begin().await?;
+    let made = made(&mut line, name, token, record).await?;
+    line.commit().await?;
+    Ok(made)
+}
+
+async fn made(line: &mut Line, name: &UserName, token: &NewUserToken, record: &Record) -> Result<UserTokenMade, Fault> {
+    let Some(user) = locked(line, name).await? else { return Ok(UserTokenMade::NotFound) };
+    if token.role.is_some_and(|role| !user.role.covers(role)) {
+        return Ok(UserTokenMade::TooMuch(user.role));
+    }
+    // Those whose time is over are in nobody's way.
+    let over = "DELETE FROM person_token WHERE person = $1 AND expires_at <= $2";
+    line.query(over, &[&name.as_str(), &record.at.as_micros()]).await?;
+    let kept = line.query("SELECT count(*) FROM person_token WHERE person = $1", &[&name.as_str()]).await?;
+    if kept.first().map(|row| row.try_get::<_, i64>(0)).transpose()?.unwrap_or(0) >= USER_TOKENS_MAX {
+        return Ok(UserTokenMade::TooMany);
+    }
+    insert_token(line, name, token, record.at).await?;
+    audit::append(line, [&(token.act(name), record.clone())]).await?;
+    Ok(UserTokenMade::Made)
+}
+
+async fn insert_token(line: &mut Line, name: &UserName, token: &NewUserToken, at: Timestamp) -> Result<(), Fault> {
+    line.query(
+        "INSERT INTO person_token (digest, id, person, made_at, expires_at, role, source)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        &[
+            &&token.digest.as_bytes()[..],
+            &token.id.to_string(),
+            &name.as_str(),
+            &at.as_micros(),
+            &token.expires_at.map(Timestamp::as_micros),
+            &token.role.map(Role::word),
+            &token.source.as_deref(),
+        ],
+    )
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn remove_token(
+    shared: &Shared,
+    name: &UserName,
+    token: UserTokenId,
+    record: &Record,
+) -> Result<bool, Fault> {
+    let mut line = shared.hands.line().await?;
+    line.begin().await?;
+    let sql = "DELETE FROM person_token WHERE id = $1 AND person = $2 RETURNING id";
+    let had = !line.query(sql, &[&token.to_string(), &name.as_str()]).await?.is_empty();
+    if had {
+        audit::append(&mut line, [&(token_removed(name, token), record.clone())]).await?;
+    }
+    line.commit().await?;
+    Ok(had)
 }
 
 pub(super) async fn all(eyes: &Arc<Pool>) -> Result<Vec<UserRow>, Fault> {
-    eyes.ask("SELECT name, added_at, role, token FROM person ORDER BY name COLLATE \"C\"", &[])
-        .await?
-        .iter()
-        .map(row)
-        .collect()
+    eyes.ask(&format!("{USER} ORDER BY name"), &[]).await?.iter().map(user_row).collect()
 }
 
-pub(super) async fn of_token(eyes: &Arc<Pool>, token: &TokenDigest) -> Result<Option<Holder>, Fault> {
-    let sql = "SELECT name, added_at, role, token FROM person WHERE token = $1";
-    let found = eyes.ask(sql, &[&&token.as_bytes()[..]]).await?;
-    Ok(found.first().map(row).transpose()?.map(|user| Holder { name: user.name, role: user.role }))
+pub(super) async fn find(eyes: &Arc<Pool>, name: &UserName) -> Result<Option<UserRow>, Fault> {
+    let found = eyes.ask(&format!("{USER} WHERE name = $1"), &[&name.as_str()]).await?;
+    found.first().map(user_row).transpose()
 }
 
-fn row(row: &Row) -> Result<UserRow, Fault> {
-    let damaged = || Fault::Damaged("a user");
-    Ok(UserRow {
-        name: row.try_get::<_, &str>(0)?.parse().map_err(|_| damaged())?,
-        added_at: rows::time(row, 1)?,
-        role: row.try_get::<_, &str>(2)?.parse().map_err(|_| damaged())?,
-        token: TokenDigest::from_bytes(row.try_get::<_, &[u8]>(3)?.try_into().map_err(|_| damaged())?),
-    })
+pub(super) async fn tokens(eyes: &Arc<Pool>) -> Result<Vec<UserTokenRow>, Fault> {
+    let sql = format!("{TOKEN} ORDER BY token.person, token.made_at DESC, token.id");
+    eyes.ask(&sql, &[]).await?.iter().map(token_row).collect()
+}
+
+pub(super) async fn holder(eyes: &Arc<Pool>, token: &TokenDigest, now: Timestamp) -> Result<Option<Holder>, Fault> {
+    let sql = format!("{TOKEN} WHERE token.digest = $1 AND (token.expires_at IS NULL OR token.expires_at > $2)");
+    let found = eyes.ask(&sql, &[&&token.as_bytes()[..], &now.as_micros()]).await?;
+    let Some(row) = found.first() else { return Ok(None) };
+    Ok(Holder::of(&token_row(row)?, parsed(row, 8)?))
 }
 
 /// The roles of those among these names who are users, as they are now.
 pub(super) async fn roles(line: &mut Line, names: Vec<&str>) -> Result<HashMap<String, Role>, Fault> {
     let found = line.query("SELECT name, role FROM person WHERE name = ANY($1::text[])", &[&names]).await?;
-    let role = |row: &Row| {
-        let role = row.try_get::<_, &str>(1)?.parse().map_err(|_| Fault::Damaged("a role"))?;
-        Ok((row.try_get(0)?, role))
-    };
-    found.iter().map(role).collect()
+    found.iter().map(|row| Ok((row.try_get(0)?, parsed(row, 1)?))).collect()
+}
+
+pub(super) fn user_row(row: &Row) -> Result<UserRow, Fault> {
+    Ok(UserRow {
+        name: parsed(row, 0)?,
+        added_at: rows::time(row, 1)?,
+        role: parsed(row, 2)?,
+        password: row.try_get::<_, Option<String>>(3)?.map(PasswordHash::new),
+    })
+}
+
+fn token_row(row: &Row) -> Result<UserTokenRow, Fault> {
+    let time = |column| -> Result<_, Fault> { Ok(row.try_get::<_, Option<i64>>(column)?.map(Timestamp::from_micros)) };
+    let digest = row.try_get::<_, &[u8]>(7)?.try_into().map_err(|_| Fault::Damaged("a token"))?;
+    Ok(UserTokenRow {
+        id: parsed(row, 0)?,
+        user: parsed(row, 1)?,
+        made_at: rows::time(row, 2)?,
+        expires_at: time(3)?,
+        used_at: time(4)?,
+        role: row.try_get::<_, Option<&str>>(5)?.map(|_| parsed(row, 5)).transpose()?,
+        source: row.try_get(6)?,
+        digest: TokenDigest::from_bytes(digest),
+    })
+}
+
+pub(super) fn parsed<T: FromStr>(row: &Row, column: usize) -> Result<T, Fault> {
+    row.try_get::<_, &str>(column)?.parse().map_err(|_| Fault::Damaged("a user"))
 }

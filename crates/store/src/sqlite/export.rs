@@ -4,7 +4,8 @@ use super::rows::{self, DEAD, DROPPED, NOOP, SUCCESS};
 use super::{MIGRATIONS, database_path, lock_directory, open_error, refuse_newer};
 use super::{approval, audit, budget, control, late, schedule, token, user};
 use crate::moving::{AdmissionPart, CallPart, EventPart, Facts, JobPart, OncePart, Totals, VersionPart};
-use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow, UserRow};
+use crate::people::{UserRow, UserTokenRow};
+use crate::read::{AuditRow, BudgetRow, ScheduleRow, TokenRow};
 use crate::{Result, StoreError, VersionId};
 use bytes::Bytes;
 use clinch_core::control::Control;
@@ -98,6 +99,10 @@ impl Source {
 
     pub fn users(&self) -> Result<Vec<UserRow>> {
         user::all(&self.conn).map_err(damaged)
+    }
+
+    pub fn user_tokens(&self) -> Result<Vec<UserTokenRow>> {
+        user::tokens(&self.conn).map_err(damaged)
     }
 
     pub fn controls(&self) -> Result<Vec<Control>> {
@@ -308,6 +313,7 @@ impl Source {
             ("counts of contacts", count("admission")?),
             ("sender tokens", count("sender_token")?),
             ("users", count("person")?),
+            ("user tokens", count("person_token")?),
             ("controls", count("control")?),
             ("replay plans", count("replay_plan")?),
             ("jobs of replay plans", count("replay_item")?),

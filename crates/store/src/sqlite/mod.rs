@@ -26,6 +26,7 @@ mod revive;
 mod rows;
 mod schedule;
 mod sealed;
+mod session;
 mod settle;
 mod token;
 mod user;
@@ -53,8 +54,9 @@ use clinch_core::job::Fence;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
+use clinch_core::session::Session;
 use clinch_core::subject::Handle;
-use clinch_core::user::{TokenDigest, UserName};
+use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use memory::{Live, Memory, Phase};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
@@ -502,6 +504,38 @@ impl Store for SqliteStore {
         self.shared.act(move |batch| user::remove(batch, &name, &record)).await
     }
 
+    async fn set_role(&self, name: UserName, role: Role, record: Record) -> Result<bool> {
+        self.shared.act(move |batch| user::set_role(batch, &name, role, &record)).await
+    }
+
+    async fn set_password(&self, name: UserName, password: PasswordHash, record: Record) -> Result<bool> {
+        self.shared.act(move |batch| user::set_password(batch, &name, &password, &record)).await
+    }
+
+    async fn make_user_token(&self, user: UserName, token: NewUserToken, record: Record) -> Result<UserTokenMade> {
+        self.shared.act(move |batch| user::make_token(batch, &user, &token, &record)).await
+    }
+
+    async fn remove_user_token(&self, user: UserName, token: UserTokenId, record: Record) -> Result<bool> {
+        self.shared.act(move |batch| user::remove_token(batch, &user, token, &record)).await
+    }
+
+    async fn make_link(&self, link: NewLink) -> Result<()> {
+        self.shared.act(move |batch| session::make_link(batch, &link)).await
+    }
+
+    async fn open_session(&self, session: NewSession) -> Result<Option<Session>> {
+        self.shared.act(move |batch| session::open(batch, &session)).await
+    }
+
+    async fn end_session(&self, session: TokenDigest) -> Result<()> {
+        self.shared.write(move |batch| session::end(batch, &session)).await
+    }
+
+    async fn saw(&self, secret: Seen, at: Timestamp) -> Result<()> {
+        self.shared.write(move |batch| session::saw(batch, &secret, at)).await
+    }
+
     async fn note(&self, act: Act, record: Record) -> Result<()> {
         self.shared.act(move |batch| audit::append(batch, &act, &record)).await
     }
@@ -695,6 +729,10 @@ impl Read for SqliteStore {
         self.readers.ask(move |conn| list::accepted_at(conn, &sealer, at, most)).await
     }
 
+    async fn source_of(&self, event: EventId) -> Result<Option<String>> {
+        self.readers.ask(move |conn| read::source_of(conn, event)).await
+    }
+
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
         effects::list(&self.readers, &self.shared, filter).await
     }
@@ -755,8 +793,20 @@ impl Read for SqliteStore {
         self.readers.ask(user::all).await
     }
 
-    async fn user_of(&self, token: TokenDigest) -> Result<Option<Holder>> {
-        self.readers.ask(move |conn| user::of_token(conn, &token)).await
+    async fn user(&self, name: UserName) -> Result<Option<UserRow>> {
+        self.readers.ask(move |conn| user::find(conn, name.as_str())).await
+    }
+
+    async fn user_tokens(&self) -> Result<Vec<UserTokenRow>> {
+        self.readers.ask(user::tokens).await
+    }
+
+    async fn holder(&self, token: TokenDigest, now: Timestamp) -> Result<Option<Holder>> {
+        self.readers.ask(move |conn| user::holder(conn, &token, now)).await
+    }
+
+    async fn session(&self, session: TokenDigest) -> Result<Option<Session>> {
+        self.readers.ask(move |conn| session::one(conn, &session)).await
     }
 
     async fn tokens(&self) -> Result<Vec<TokenRow>> {

@@ -86,6 +86,11 @@ pub(super) fn mark_running(shared: &Shared, found: &mut [JobRow]) {
     }
 }
 
+pub(super) fn source_of(conn: &Connection, event: EventId) -> rusqlite::Result<Option<String>> {
+    let sql = "SELECT name.text FROM event JOIN name ON name.id = event.source WHERE event.id = ?1";
+    conn.prepare_cached(sql)?.query_row([event.number().cast_signed()], |row| row.get(0)).optional()
+}
+
 pub(super) fn oldest_dead_of(conn: &Connection, queues: &[String], most: usize) -> rusqlite::Result<Vec<JobId>> {
     let queues = serde_json::to_string(queues).expect("texts are JSON");
     conn.prepare_cached(

@@ -23,6 +23,7 @@ pub mod resolve;
 pub mod revive;
 pub mod schedule;
 pub mod seal;
+pub mod session;
 pub mod settle;
 pub mod share;
 pub mod token;
@@ -102,6 +103,13 @@ macro_rules! every_law {
                 e6_of_many_who_expect_the_same_one_steers
                 e6_a_control_that_ended_is_kept_for_a_while
             }
+            session {
+                k1_a_password_opens_a_session_on_record
+                k1_a_link_opens_one_session_however_many_use_it
+                t_101_who_is_removed_or_changed_is_logged_out
+                t_101_a_log_in_at_the_moment_of_a_change_does_not_outlive_it
+                t_101_sessions_of_one_person_are_bounded_and_old_ones_are_not_kept
+            }
             settle {
                 p4_a_job_that_is_put_off_waits_and_is_charged_nothing
                 c8_what_a_step_came_to_is_on_disk_when_its_job_is_put_off
@@ -168,7 +176,11 @@ macro_rules! every_law {
             user {
                 g3_a_user_is_known_by_his_token_until_he_is_removed
                 g3_a_name_is_given_once
-                t_072_no_token_of_a_user_is_on_disk
+                k1_a_token_is_for_no_more_than_its_user_for_one_source_and_for_a_while
+                k1_another_role_takes_away_tokens_that_are_for_more
+                k1_a_write_of_somebody_without_the_role_changes_nothing
+                k1_what_is_refused_takes_nobody_elses_write_with_it
+                t_072_no_token_or_password_of_a_user_is_on_disk
             }
             token {
                 a4_a_token_is_listed_until_long_after_its_end
