@@ -7,9 +7,10 @@ use crate::workspace::Versions;
 use clinch_core::audit::Who;
 use clinch_core::breaker::Away;
 use clinch_core::control::{Controls, Pause, ask_again};
+use clinch_core::job::Waits;
 use clinch_core::safe_mode::{SafeMode, Trip};
 use clinch_core::time::Timestamp;
-use clinch_store::{SteerAsk, Steered, Store};
+use clinch_store::{RecallAsk, SteerAsk, Steered, Store};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,9 @@ use tokio::sync::watch;
 
 /// How soon is known here what was switched elsewhere.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// So many of those who wait are looked at in one go.
+const RECALL_MAX: usize = 1_000;
 
 pub struct LiveControls {
     now: watch::Sender<Arc<Controls>>,
@@ -149,13 +153,41 @@ impl LiveControls {
 
 /// Looks until the house is left. While the store is away, what is known still counts.
 pub async fn run(house: House) {
+    let mut seen = house.controls.get();
+    let mut lifted = Vec::new();
     loop {
-        tokio::select! {
-            () = house.stop.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+        let changed = house.controls.changed();
+        // Looked at again: what was switched before it was listened for is not missed.
+        if house.controls.get() == seen {
+            tokio::select! {
+                () = house.stop.cancelled() => return,
+                () = changed => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
         }
         if let Err(error) = house.controls.look(&*house.store, house.clock.now()).await {
             tracing::debug!("what operators switched could not be read: {error}");
+        }
+        let now = house.controls.get();
+        let just_lifted = now.lifted(&seen, house.clock.now());
+        // Once more at the next look: who was being sent away at that moment is found then.
+        for waits in std::mem::replace(&mut lifted, just_lifted.clone()).into_iter().chain(just_lifted) {
+            if let Err(error) = recall(&house, waits).await {
+                tracing::warn!("who waited comes back by and by: {error}");
+            }
+        }
+        seen = now;
+    }
+}
+
+/// Who waits for something that is over comes back now, a bounded number at a time.
+async fn recall(house: &House, waits: Waits) -> clinch_store::Result<()> {
+    let mut after = None;
+    loop {
+        let ask = RecallAsk { waits, after, most: RECALL_MAX, now: house.clock.now() };
+        after = house.store.recall(ask).await?;
+        if after.is_none() || house.stop.is_cancelled() {
+            return Ok(());
         }
     }
 }

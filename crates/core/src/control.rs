@@ -5,6 +5,7 @@
 
 use crate::config::Workspace;
 use crate::config::nearest::nearest;
+use crate::job::Waits;
 use crate::live::{self, LiveValue};
 use crate::safe_mode::{self, SafeMode, SafeScope, Sending};
 use crate::time::Timestamp;
@@ -19,9 +20,9 @@ use std::time::Duration;
 const PAUSE: &str = "pause/";
 /// What a playbook's own queue is called: this, and its name.
 pub const PLAYBOOK_QUEUE: &str = "playbook.";
-/// Who was sent away by a pause comes back no sooner, and no later unless they are many.
-const BACK_MIN: Duration = Duration::from_secs(1);
-const BACK_MAX: Duration = Duration::from_secs(30);
+/// Who was sent away is called back when the cause is gone. Should nobody call, he asks by himself, after so long.
+const BACK_MIN: Duration = Duration::from_secs(5);
+const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// A control, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,7 +178,7 @@ impl Pause {
 /// When somebody who is sent away should ask again: soon while the cause is new, less often the longer it lasts, so that a
 /// short pause is short for everybody and a long one keeps nobody busy.
 pub fn ask_again(since: Timestamp, until: Option<Timestamp>, now: Timestamp) -> Timestamp {
-    let at = now + (now.since(since) / 4).clamp(BACK_MIN, BACK_MAX);
+    let at = now + now.since(since).clamp(BACK_MIN, BACK_MAX);
     until.map_or(at, |until| at.min(until.max(now)))
 }
 
@@ -252,6 +253,18 @@ impl Controls {
         self.safe_modes.iter().find(|mode| mode.drains(sending, ready, now))
     }
 
+    /// What nobody need wait for any longer, as somebody switched something since it was `before`. What ends by itself is not
+    /// among it: who waits for that knows the time.
+    pub fn lifted(&self, before: &Controls, now: Timestamp) -> Vec<Waits> {
+        let resumed = before.pauses(now).any(|pause| self.paused(&pause.scope, now).is_none());
+        let is_on = |controls: &Controls, scope| controls.safe_mode_of(scope).is_some_and(|mode| mode.is_on(now));
+        let off = before.safe_modes.iter().any(|mode| mode.is_on(now) && !is_on(self, &mode.scope));
+        [(resumed, Waits::Paused), (off, Waits::SafeMode)]
+            .into_iter()
+            .filter_map(|(is, waits)| is.then_some(waits))
+            .collect()
+    }
+
     /// What keeps a job from being run. The pause of its queue does not: who has it already may end it.
     pub fn keeps(&self, job: Paused<'_>, now: Timestamp) -> Option<&Pause> {
         if self.pauses.is_empty() {
@@ -323,6 +336,19 @@ mod tests {
         assert_eq!((pause.reason.as_str(), pause.actor.as_str(), pause.since), ("a night", "ada", at(0)));
         assert_eq!(controls.paused(&scope, at(60)), None);
         assert_eq!(controls.pauses(at(60)).count(), 0);
+    }
+
+    #[test]
+    fn e6_e4_what_was_switched_off_is_lifted_and_what_ends_by_itself_is_not() {
+        let safe = |until| row("safe_mode/all", &SafeMode::on("why", at(0)), until);
+        let pause = |until| row("pause/flow:a", &Pause::value("why"), until);
+        let lifted = |before: &[Control], after: &[Control]| Controls::of(after).lifted(&Controls::of(before), at(9));
+        assert_eq!(lifted(&[pause(None)], &[]), [Waits::Paused]);
+        assert_eq!(lifted(&[safe(None)], &[safe(Some(at(9)))]), [Waits::SafeMode]);
+        assert_eq!(lifted(&[safe(None), pause(None)], &[]), [Waits::Paused, Waits::SafeMode]);
+        assert_eq!(lifted(&[safe(None), pause(None)], &[safe(Some(at(10))), pause(Some(at(10)))]), []);
+        assert_eq!(lifted(&[pause(Some(at(9)))], &[]), []);
+        assert_eq!(lifted(&[], &[safe(None), pause(None)]), []);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::{EventId, JobId, PlanId};
-use clinch_core::job::{Change, Fence};
+use clinch_core::job::{Change, Fence, Waits};
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
 use clinch_core::policy::Tally;
@@ -321,6 +321,17 @@ pub enum CallEnd {
     /// It was not done, and the key is free.
     NotDone,
     Unknown,
+}
+
+/// Those who wait for something that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct RecallAsk {
+    pub waits: Waits,
+    /// Looked at in order of acceptance, from behind this one on.
+    pub after: Option<JobId>,
+    /// No more are looked at.
+    pub most: usize,
+    pub now: Timestamp,
 }
 
 /// Calls of an integration, evenly apart.
@@ -643,6 +654,8 @@ pub trait Store: Read {
     async fn note(&self, act: Act, record: Record) -> Result<()>;
     /// Sets what operators switch, on record. What is taken away and was not there leaves no record.
     async fn steer(&self, ask: SteerAsk) -> Result<Steered>;
+    /// Makes jobs due at once that wait for this. The last that was looked at, if there may be more behind it.
+    async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>>;
     /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
     async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
     /// Takes a call to make, unless it was made or is being made. Only after this may the first byte go.

@@ -5,7 +5,7 @@
 
 use super::pool::{Line, Pool};
 use super::rows::{self, text};
-use super::{Fault, Shared, audit};
+use super::{Fault, Shared, audit, lanes};
 use crate::approval::{
     ApprovalFilter, ApprovalPage, ApprovalRow, Place, Undecided, expiry, names, spelt, vote, vote_number,
 };
@@ -267,16 +267,7 @@ async fn wake(line: &mut Line, jobs: &[i64], now: Timestamp) -> Result<Vec<Arc<s
             &[&jobs, &now.as_micros(), &WOKEN, &Waits::Approval.number()],
         )
         .await?;
-    line.query(
-        "UPDATE lane SET due_at = $2
-         FROM (SELECT lane.queue, lane.id FROM job JOIN lane ON lane.queue = job.queue AND lane.id = job.lane
-               WHERE job.id = ANY($1) AND job.slot BETWEEN 1 AND 3 AND job.ord > 0 AND job.state = 5 AND job.run_at <= $2
-                   AND job.pos = coalesce(lane.again[1], lane.head) AND lane.due_at > $2
-               ORDER BY lane.queue, lane.id FOR NO KEY UPDATE OF lane) AS first
-         WHERE lane.queue = first.queue AND lane.id = first.id",
-        &[&jobs, &now.as_micros()],
-    )
-    .await?;
+    lanes::hasten(line, jobs, now).await?;
     let mut queues = Vec::new();
     for row in &rows {
         if row.try_get(1)? {

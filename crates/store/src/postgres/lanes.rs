@@ -6,6 +6,7 @@ use super::Fault;
 use super::pool::Line;
 use super::rows::text;
 use clinch_core::id::JobId;
+use clinch_core::time::Timestamp;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -131,6 +132,21 @@ pub(super) async fn rewrite(line: &mut Line, bytes: i64, most: i64) -> Result<()
         )
         .await?;
     }
+    Ok(())
+}
+
+/// These jobs are due sooner than they were: where one of them is the first of its lane, so is the lane.
+pub(super) async fn hasten(line: &mut Line, jobs: &[i64], now: Timestamp) -> Result<(), Fault> {
+    line.query(
+        "UPDATE lane SET due_at = $2
+         FROM (SELECT lane.queue, lane.id FROM job JOIN lane ON lane.queue = job.queue AND lane.id = job.lane
+               WHERE job.id = ANY($1) AND job.slot BETWEEN 1 AND 3 AND job.ord > 0 AND job.state = 5 AND job.run_at <= $2
+                   AND job.pos = coalesce(lane.again[1], lane.head) AND lane.due_at > $2
+               ORDER BY lane.queue, lane.id FOR NO KEY UPDATE OF lane) AS first
+         WHERE lane.queue = first.queue AND lane.id = first.id",
+        &[&jobs, &now.as_micros()],
+    )
+    .await?;
     Ok(())
 }
 

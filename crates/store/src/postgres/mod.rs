@@ -33,6 +33,7 @@ mod pace;
 mod param;
 mod pool;
 mod read;
+mod recall;
 mod replay;
 mod resolve;
 mod revive;
@@ -643,6 +644,11 @@ impl Store for PostgresStore {
     async fn steer(&self, ask: SteerAsk) -> Result<Steered> {
         let began = Instant::now();
         self.shared.done(began, control::steer(&self.shared, &ask).await)
+    }
+
+    async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>> {
+        let began = Instant::now();
+        self.shared.done(began, recall::recall(&self.shared, &ask).await)
     }
 
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {

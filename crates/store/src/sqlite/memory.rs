@@ -3,7 +3,7 @@
 
 use super::queue::{Place, Queue};
 use crate::read::Waiting;
-use crate::{ClaimAsk, Held, LeaseRef, VersionId};
+use crate::{ClaimAsk, Held, LeaseRef, RecallAsk, VersionId};
 use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
@@ -11,7 +11,7 @@ use clinch_core::job::{Fence, Waits, Word};
 use clinch_core::lane::Lane;
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -345,6 +345,30 @@ impl Memory {
                 self.queue(&queue).unblock(lane, job);
             }
         }
+    }
+
+    /// Nothing of it is on disk, as nothing is of their waiting.
+    pub fn recall(&mut self, ask: &RecallAsk) -> Option<JobId> {
+        if !self.waiting.iter().any(|((_, waits), jobs)| *waits == ask.waits && *jobs > 0) {
+            return None;
+        }
+        let from = ask.after.map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut looked_at, mut last) = (0, None);
+        let mut recalled = Vec::new();
+        for (job, live) in self.jobs.range_mut((from, Bound::Unbounded)).take(ask.most) {
+            (looked_at, last) = (looked_at + 1, Some(*job));
+            if let Phase::Ready { run_at, waits: Some(waits) } = &mut live.phase
+                && *waits == ask.waits
+                && *run_at > ask.now
+            {
+                let before = std::mem::replace(run_at, ask.now);
+                recalled.push((*job, live.place, live.queue.clone(), before));
+            }
+        }
+        for (job, place, queue, before) in recalled {
+            self.queue(&queue).hasten(job, place, before, ask.now);
+        }
+        last.filter(|_| looked_at == ask.most)
     }
 
     fn wake(&mut self, job: JobId, at: Timestamp) {

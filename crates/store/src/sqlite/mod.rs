@@ -544,6 +544,10 @@ impl Store for SqliteStore {
         self.shared.act(move |batch| control::steer(batch, &ask)).await
     }
 
+    async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>> {
+        Ok(lock(&self.shared.memory).recall(&ask))
+    }
+
     async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
         self.shared
             .write(move |batch| {

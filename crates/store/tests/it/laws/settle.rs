@@ -8,7 +8,7 @@ use clinch_core::job::{Change, Ending, Waits, Word};
 use clinch_core::lane::{OnDead, Order};
 use clinch_core::time::Timestamp;
 use clinch_store::read::JobFilter;
-use clinch_store::{Conclusion, Held, NewEvent, Settlement, VersionId};
+use clinch_store::{Conclusion, Held, NewEvent, RecallAsk, Settlement, VersionId};
 
 fn put_off(at: Timestamp, run_at: Timestamp) -> Settlement {
     Settlement { charged: false, ..settlement(at, "put_off", Change::PutOff { run_at, waits: Waits::Limit }) }
@@ -35,6 +35,42 @@ pub async fn p4_a_job_that_is_put_off_waits_and_is_charged_nothing(world: World)
     world.settles(again.lease, finished(later(31))).await;
     let story = world.story(job).await;
     assert_eq!((story.row.word, story.row.waits, story.row.attempts), (Word::Success, None, 1));
+}
+
+pub async fn e6_who_waits_for_something_that_is_over_is_due_at_once_and_no_other(world: World) {
+    let waiting = |waits| Settlement {
+        charged: false,
+        ..settlement(later(1), "put_off", Change::PutOff { run_at: later(500), waits })
+    };
+    let mut held = Vec::new();
+    for nth in 0..7 {
+        let mut event = event(&format!("k{nth}"));
+        // The last two are of one lane, of which the first keeps the other waiting.
+        if nth >= 5 {
+            event.jobs[0].order = Order::Fifo { on_dead: OnDead::Continue };
+        }
+        held.push(world.accepted(event).await.job);
+    }
+    for claim in world.claims("work", 10, later(1)).await {
+        let waits = if claim.lease.job == held[2] { Waits::Limit } else { Waits::Paused };
+        world.settles(claim.lease, waiting(waits)).await;
+    }
+    let recall = async |waits, after| {
+        let ask = RecallAsk { waits, after, most: 2, now: later(10) };
+        world.recall(ask).await.expect("answered")
+    };
+    assert_eq!(recall(Waits::SafeMode, None).await, None);
+    assert!(world.claims("work", 10, later(10)).await.is_empty(), "nobody waits for that");
+    let mut after = recall(Waits::Paused, None).await;
+    assert!(after.is_some(), "there are more");
+    while after.is_some() {
+        after = recall(Waits::Paused, after).await;
+    }
+    let mut due: Vec<_> = world.claims("work", 10, later(10)).await.iter().map(|claim| claim.lease.job).collect();
+    due.sort();
+    let expected: Vec<_> = [0, 1, 3, 4, 5].into_iter().map(|nth| held[nth]).collect();
+    assert_eq!(due, expected);
+    world.adds_up().await;
 }
 
 pub async fn c8_what_a_step_came_to_is_on_disk_when_its_job_is_put_off(world: World) {
