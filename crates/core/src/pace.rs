@@ -1,9 +1,10 @@
 //! The pace of calls to a partner: evenly apart, never more than its rate in any window. Moments are taken from the store in
 //! blocks, so that nodes share a rate without asking each other for every call, and a restart takes none twice.
 
+use crate::id::JobId;
 use crate::limit::Rate;
 use crate::time::Timestamp;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 /// So many hundredths slower than the rate allows. Half of that a call may be late, the other half its way may take longer
@@ -46,8 +47,9 @@ impl Moments {
         }
     }
 
-    pub fn is_lost(&self, moment: Timestamp, now: Timestamp) -> bool {
-        now.since(moment) > self.late_max
+    /// Moments from then on still count.
+    pub fn valid_from(&self, now: Timestamp) -> Timestamp {
+        now - self.late_max
     }
 
     pub const fn every(&self) -> Duration {
@@ -70,7 +72,7 @@ impl Moments {
         while self.left > 0 {
             let at = self.next;
             (self.next, self.left) = (at + self.every, self.left - 1);
-            if !self.is_lost(at, now) {
+            if at >= self.valid_from(now) {
                 return Some(at);
             }
         }
@@ -84,6 +86,60 @@ impl Moments {
         let next = self.queued_to.max(front) + apart;
         self.queued_to = if next > now + AWAY_MAX { front + apart } else { next };
         self.queued_to
+    }
+}
+
+/// Who has which moment. Who comes too late for his own takes the next that another was promised, and leaves him the same right:
+/// where jobs come back more slowly than the rate allows, those who are late would otherwise queue behind everybody again and again
+/// while moments pass unused.
+#[derive(Debug, Default)]
+pub struct Promised {
+    moments: HashMap<JobId, Timestamp>,
+    by_time: BTreeSet<(Timestamp, JobId)>,
+}
+
+/// Who does not come for so long after his moment is forgotten.
+const MOMENT_KEPT: Duration = Duration::from_secs(60);
+
+impl Promised {
+    pub fn promise(&mut self, job: JobId, moment: Timestamp, now: Timestamp) {
+        while let Some((oldest, late)) = self.by_time.first().copied()
+            && now.since(oldest) > MOMENT_KEPT
+        {
+            self.by_time.pop_first();
+            self.moments.remove(&late);
+        }
+        self.forget(job);
+        self.moments.insert(job, moment);
+        self.by_time.insert((moment, job));
+    }
+
+    /// The moment of the job, or the next of another if its own is from before `valid_from`. `None`: there is none for it.
+    pub fn kept(&mut self, job: JobId, valid_from: Timestamp) -> Option<Timestamp> {
+        let own = self.moments.get(&job).copied()?;
+        if own >= valid_from {
+            return Some(own);
+        }
+        let next = self.by_time.range((valid_from, JobId::from_number(0))..).next().copied();
+        let Some((moment, other)) = next else {
+            self.forget(job);
+            return None;
+        };
+        for (at, whose) in [(own, job), (moment, other)] {
+            self.by_time.remove(&(at, whose));
+        }
+        for (at, whose) in [(moment, job), (own, other)] {
+            self.by_time.insert((at, whose));
+            self.moments.insert(whose, at);
+        }
+        Some(moment)
+    }
+
+    /// The job uses its moment.
+    pub fn forget(&mut self, job: JobId) {
+        if let Some(moment) = self.moments.remove(&job) {
+            self.by_time.remove(&(moment, job));
+        }
     }
 }
 
@@ -165,6 +221,26 @@ mod tests {
     }
 
     #[test]
+    fn e2_who_comes_too_late_takes_the_next_moment_and_nobody_loses_his_right() {
+        let mut promised = Promised::default();
+        let job = JobId::from_number;
+        for (nth, moment) in [(1, 0), (2, 100), (3, 200)] {
+            promised.promise(job(nth), at(moment), at(0));
+        }
+        assert_eq!(promised.kept(job(2), at(90)), Some(at(100)));
+        assert_eq!(promised.kept(job(9), at(90)), None, "it was promised nothing");
+        assert_eq!(promised.kept(job(1), at(90)), Some(at(100)));
+        promised.forget(job(1));
+        assert_eq!(promised.kept(job(2), at(110)), Some(at(200)));
+        promised.forget(job(2));
+        assert_eq!(promised.kept(job(3), at(110)), None, "all are used");
+        assert_eq!((promised.moments.len(), promised.by_time.len()), (0, 0));
+        promised.promise(job(4), at(0), at(0));
+        promised.promise(job(5), at(70_000), at(70_000));
+        assert_eq!(promised.moments.len(), 1, "who never came is forgotten");
+    }
+
+    #[test]
     fn e2_who_finds_no_moment_queues_behind_those_before() {
         let mut pace = pace("10/s");
         let first = pace.queue(at(0));
@@ -184,6 +260,22 @@ mod tests {
     }
 
     proptest! {
+        /// However late they come, no moment is used twice, and none passes while somebody who was promised one is there.
+        #[test]
+        fn e2_late_ones_use_the_moments_that_pass(order in Just((0u64..40).collect::<Vec<_>>()).prop_shuffle(), each in 1u64..30) {
+            let mut promised = Promised::default();
+            for nth in 0..40 {
+                promised.promise(JobId::from_number(nth + 1), at(nth * 10), at(0));
+            }
+            let mut used = BTreeSet::new();
+            for (nth, job) in order.into_iter().enumerate() {
+                let (job, from) = (JobId::from_number(job + 1), at(nth as u64 * each));
+                let Some(moment) = promised.kept(job, from) else { continue };
+                prop_assert!(moment >= from && used.insert(moment));
+                promised.forget(job);
+            }
+        }
+
         /// However calls come, in no window are there more than the rate allows.
         #[test]
         fn e2_no_window_has_more_than_the_rate(pauses in prop::collection::vec(0u64..400, 1..300), count in 1u32..50) {

@@ -9,17 +9,15 @@ use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
 use clinch_core::limit::Rate;
-use clinch_core::pace::{AHEAD_MAX, Made, Moments};
+use clinch_core::pace::{AHEAD_MAX, Made, Moments, Promised};
 use clinch_core::time::Timestamp;
 use clinch_store::PaceAsk;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A moment so near is waited for on the spot: to come back would take longer.
 const NEAR: Duration = Duration::from_millis(25);
-/// Who has a moment and does not come for so long after it has lost it.
-const MOMENT_KEPT: Duration = Duration::from_secs(60);
 
 pub struct Partner {
     pub integration: Arc<Integration>,
@@ -57,12 +55,6 @@ pub struct Lane {
     pace: tokio::sync::Mutex<Moments>,
     promised: Mutex<Promised>,
     made: Mutex<Made>,
-}
-
-#[derive(Default)]
-struct Promised {
-    moments: HashMap<JobId, Timestamp>,
-    by_time: BTreeSet<(Timestamp, JobId)>,
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -223,7 +215,7 @@ impl Lane {
     async fn moment(&self, house: &House, name: &Arc<str>, job: JobId) -> clinch_store::Result<Timestamp> {
         let mut pace = self.pace.lock().await;
         let now = house.clock.now();
-        if let Some(moment) = lock(&self.promised).kept(job, |moment| !pace.is_lost(moment, now)) {
+        if let Some(moment) = lock(&self.promised).kept(job, pace.valid_from(now)) {
             return Ok(moment);
         }
         let moment = match pace.take(now) {
@@ -243,35 +235,6 @@ impl Lane {
     /// The job uses its moment.
     fn come(&self, job: JobId) {
         lock(&self.promised).forget(job);
-    }
-}
-
-impl Promised {
-    fn promise(&mut self, job: JobId, moment: Timestamp, now: Timestamp) {
-        while let Some((oldest, late)) = self.by_time.first().copied()
-            && now.since(oldest) > MOMENT_KEPT
-        {
-            self.by_time.pop_first();
-            self.moments.remove(&late);
-        }
-        self.moments.insert(job, moment);
-        self.by_time.insert((moment, job));
-    }
-
-    /// The moment of the job, if it still counts.
-    fn kept(&mut self, job: JobId, counts: impl Fn(Timestamp) -> bool) -> Option<Timestamp> {
-        let moment = self.moments.get(&job).copied()?;
-        if !counts(moment) {
-            self.forget(job);
-            return None;
-        }
-        Some(moment)
-    }
-
-    fn forget(&mut self, job: JobId) {
-        if let Some(moment) = self.moments.remove(&job) {
-            self.by_time.remove(&(moment, job));
-        }
     }
 }
 
