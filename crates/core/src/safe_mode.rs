@@ -4,7 +4,7 @@
 use crate::breaker::BreakerRule;
 use crate::budget::Allowance;
 use crate::config::Workspace;
-use crate::control::{BadScope, Control, NotThere, PLAYBOOK_QUEUE, Scope};
+use crate::control::{BadScope, Control, Controls, NotThere, PLAYBOOK_QUEUE, Scope};
 use crate::effect::{Effect, EffectClass};
 use crate::limit::Rate;
 use crate::time::Timestamp;
@@ -126,6 +126,52 @@ impl SafeModeRule {
     /// Whether something has waited for too long that could have been done from then on.
     pub fn is_too_old(&self, since: Timestamp, now: Timestamp) -> bool {
         self.max_age.is_some_and(|most| now.since(since) > most)
+    }
+}
+
+/// What safe mode says to something that is about to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care<'a> {
+    Go,
+    /// If its contact has not had enough of them.
+    GoWithin(Allowance),
+    /// With the safer template, soon.
+    WriteAgain,
+    /// Until this is over.
+    Hold(&'a SafeMode),
+    /// It is over, and what waited is let go one after the other.
+    Turn(&'a SafeMode),
+    /// It waited for longer than it may.
+    TooOld(Duration),
+}
+
+/// Something that is about to leave.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaving<'a> {
+    pub what: What<'a>,
+    pub sending: Sending<'a>,
+    /// From when on it could have been done.
+    pub ready: Timestamp,
+    pub is_replay: bool,
+}
+
+pub fn care<'a>(rule: &SafeModeRule, controls: &'a Controls, leaving: &Leaving<'_>, now: Timestamp) -> Care<'a> {
+    let Leaving { what, sending, ready, is_replay } = *leaving;
+    let (on, ruling) = (controls.safe_mode(sending, now), rule.ruling(what));
+    let draining = || controls.drained(sending, ready, now);
+    match (on, ruling) {
+        (_, Ruling::Go) => Care::Go,
+        (Some(_), Ruling::GoWithin(cap)) => Care::GoWithin(cap),
+        (Some(_), Ruling::WriteAgain) => Care::WriteAgain,
+        // What did not wait has nothing to make up for.
+        (None, Ruling::GoWithin(_) | Ruling::WriteAgain) => Care::Go,
+        (on, Ruling::Hold) => match on.or_else(draining) {
+            None => Care::Go,
+            // A person who replays a job wants it done, however old it is.
+            Some(_) if !is_replay && rule.is_too_old(ready, now) => Care::TooOld(now.since(ready)),
+            Some(mode) if on.is_some() => Care::Hold(mode),
+            Some(mode) => Care::Turn(mode),
+        },
     }
 }
 
@@ -285,7 +331,6 @@ pub fn drain_time(jobs: u64, rate: Rate) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Controls;
     use crate::effect::{EffectState, Idempotency};
     use std::num::NonZeroU32;
 
@@ -383,6 +428,47 @@ mod tests {
         assert!(
             over.drained(SENDING, at(1), at(80_000)).is_some() && over.drained(SENDING, at(1), at(90_000)).is_none()
         );
+    }
+
+    #[test]
+    fn e4_what_is_held_waits_then_has_its_turn_and_is_declined_when_it_is_too_old() {
+        let rule = SafeModeRule { max_age: Some(Duration::from_secs(3_600)), ..rule() };
+        let rate: Rate = "10/s".parse().expect("a rate");
+        let on = Controls::of(&[row("all", SafeMode::on("why", at(100)), None)]);
+        let mode = on.safe_mode_of(&SafeScope::ALL).expect("it is on");
+        let off = Controls::of(&[row("all", mode.off(10, rate, at(200)), Some(at(200)))]);
+        let leaving = |what, ready| Leaving { what, sending: SENDING, ready: at(ready), is_replay: false };
+        let says = |controls: &Controls, leaving: Leaving<'_>, now| match care(&rule, controls, &leaving, at(now)) {
+            Care::Go => "go",
+            Care::GoWithin(_) => "go within",
+            Care::WriteAgain => "write again",
+            Care::Hold(_) => "hold",
+            Care::Turn(_) => "turn",
+            Care::TooOld(_) => "too old",
+        };
+        let call = What::Call(EffectClass::Create);
+        for (controls, leaving, now, said) in [
+            (&on, leaving(call, 90), 150, "hold"),
+            (&off, leaving(call, 90), 210, "turn"),
+            (&off, leaving(call, 201), 210, "go"),
+            (&Controls::default(), leaving(call, 0), 10_000, "go"),
+            (&on, leaving(call, 90), 3_691, "too old"),
+            (&on, Leaving { is_replay: true, ..leaving(call, 90) }, 3_691, "hold"),
+            (&on, leaving(What::Message("cart"), 90), 150, "write again"),
+            (&off, leaving(What::Message("cart"), 90), 210, "go"),
+            (&on, leaving(What::Message("cart-safe"), 0), 9_000, "go"),
+            (&on, leaving(What::Call(EffectClass::Read), 0), 9_000, "go"),
+        ] {
+            assert_eq!(says(controls, leaving, now), said, "{leaving:?} at {now}");
+        }
+        // What was draining when it became too old is not done either.
+        let over = Controls::of(&[row("all", SafeMode::on("why", at(100)), Some(at(200)))]);
+        assert_eq!(says(&over, leaving(call, 90), 3_691), "too old");
+        let cap = Allowance { units: NonZeroU32::MIN, window: Duration::from_secs(60) };
+        let capped = SafeModeRule { cap: Some(cap), ..rule.clone() };
+        let safe = leaving(What::Message("cart-safe"), 90);
+        assert_eq!(care(&capped, &on, &safe, at(150)), Care::GoWithin(cap));
+        assert_eq!(care(&capped, &off, &safe, at(210)), Care::Go);
     }
 
     #[test]

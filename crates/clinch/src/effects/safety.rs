@@ -1,18 +1,17 @@
-//! Safe mode at the gate: what goes on, what waits, what is too old, and the turns in which what waited is let go.
+//! Safe mode at the gate: what it says to an effect is carried out, and what waited has its turns.
 
 use super::gate::Effect;
 use super::partner::{Lane, Wait};
 use crate::house::House;
 use clinch_core::attempt::Failure;
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
-use clinch_core::control::Controls;
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectClass;
 use clinch_core::job::Waits;
 use clinch_core::key::{EntityKey, Pepper};
 use clinch_core::limit::Rate;
-use clinch_core::safe_mode::{Ruling, SafeMode, Sending, What, ready_since};
-use clinch_core::time::{Timestamp, human};
+use clinch_core::safe_mode::{self, Leaving, Sending, What, ready_since};
+use clinch_core::time::human;
 use clinch_store::SpendAsk;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +22,7 @@ const CAP: &str = "safe_mode";
 /// A message that is to be written with another template is soon tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What safe mode says to an effect.
+/// What becomes of an effect in safe mode.
 pub enum Care {
     Go,
     /// If its contact has not had enough.
@@ -57,27 +56,21 @@ impl Drains {
         }
         let workspace = house.versions.now();
         let rule = &workspace.settings.safe_mode;
-        let sending = sending(effect);
-        let ready = ready_since(effect.claim.received_at, &effect.claim.effects);
-        let ruling = rule.ruling(effect.outgoing.what());
-        let held = found(&controls, sending, ready, now);
-        // A person who replays a job wants it done, however old it is.
-        if ruling == Ruling::Hold && held.is_some() && effect.claim.replays == 0 && rule.is_too_old(ready, now) {
-            let why = format!("waited in safe mode for {}, longer than it may", human(now.since(ready)));
-            return Ok(Care::Decline(Failure::new(Reason::TooOld, format!("step `{}` {why}", effect.step))));
-        }
         let wait = |until| Care::Wait(Wait { until, waits: Waits::SafeMode });
-        Ok(match (held, ruling) {
-            (None, _) | (Some(_), Ruling::Go) => Care::Go,
-            (Some(Held::On(_)), Ruling::GoWithin(cap)) => Care::GoWithin(cap),
-            (Some(Held::On(_)), Ruling::WriteAgain) => wait(now + AGAIN),
-            (Some(Held::On(mode)), Ruling::Hold) => wait(house.controls.safe_at(mode, &*house.clock)),
-            (Some(Held::Draining(mode)), Ruling::Hold) => {
+        Ok(match safe_mode::care(rule, &controls, &leaving(effect), now) {
+            safe_mode::Care::Go => Care::Go,
+            safe_mode::Care::GoWithin(cap) => Care::GoWithin(cap),
+            safe_mode::Care::WriteAgain => wait(now + AGAIN),
+            safe_mode::Care::Hold(mode) => wait(house.controls.safe_at(mode, &*house.clock)),
+            safe_mode::Care::Turn(mode) => {
                 let name = mode.scope.control();
                 let lane = self.lane(&name, mode.drain.unwrap_or(rule.drain));
                 lane.turn(house, &name, effect.claim.lease.job).await?.map_or(Care::Go, wait)
             }
-            (Some(Held::Draining(_)), Ruling::GoWithin(_) | Ruling::WriteAgain) => Care::Go,
+            safe_mode::Care::TooOld(waited) => {
+                let why = format!("waited in safe mode for {}, longer than it may", human(waited));
+                Care::Decline(Failure::new(Reason::TooOld, format!("step `{}` {why}", effect.step)))
+            }
         })
     }
 
@@ -91,21 +84,14 @@ impl Drains {
     }
 }
 
-/// What an effect has to do with safe mode.
-enum Held<'a> {
-    On(&'a SafeMode),
-    /// It has ended, and this waits for its turn.
-    Draining(&'a SafeMode),
-}
-
-fn found<'a>(controls: &'a Controls, sending: Sending<'_>, ready: Timestamp, now: Timestamp) -> Option<Held<'a>> {
-    let on = controls.safe_mode(sending, now).map(Held::On);
-    on.or_else(|| controls.drained(sending, ready, now).map(Held::Draining))
-}
-
-fn sending<'a>(effect: &Effect<'a>) -> Sending<'a> {
+fn leaving<'a>(effect: &'a Effect<'_>) -> Leaving<'a> {
     let claim = effect.claim;
-    Sending { queue: &claim.queue, flow: &claim.flow, integration: &effect.partner.name }
+    Leaving {
+        what: effect.outgoing.what(),
+        sending: Sending { queue: &claim.queue, flow: &claim.flow, integration: &effect.partner.name },
+        ready: ready_since(claim.received_at, &claim.effects),
+        is_replay: claim.replays > 0,
+    }
 }
 
 /// Counts one more message to this contact. Why not, if it has had enough of them. A message that was begun before is the same
