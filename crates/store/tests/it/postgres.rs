@@ -161,6 +161,11 @@ async fn world() -> World {
     Postgres::new().await.world().await
 }
 
+#[test]
+fn f2_the_set_that_is_acted_on_is_the_set_that_was_counted() {
+    laws::plot::f2_the_set_that_is_acted_on_is_the_set_that_was_counted(6, world);
+}
+
 async fn refusal(url: &str) -> String {
     match PostgresStore::open(url, PEPPER, keys(KEY), alone()).await {
         Err(StoreError::Open(why)) => why,

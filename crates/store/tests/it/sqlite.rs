@@ -103,6 +103,11 @@ async fn world() -> World {
     Sqlite::new().world().await
 }
 
+#[test]
+fn f2_the_set_that_is_acted_on_is_the_set_that_was_counted() {
+    laws::plot::f2_the_set_that_is_acted_on_is_the_set_that_was_counted(96, world);
+}
+
 async fn refusal(sqlite: &Sqlite) -> String {
     match SqliteStore::open(sqlite.directory(), PEPPER, keys(KEY)).await {
         Err(StoreError::Open(why)) => why,

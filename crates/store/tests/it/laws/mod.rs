@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod once;
 pub mod order;
 pub mod pace;
+pub mod plot;
 pub mod read;
 pub mod replay;
 pub mod resolve;
@@ -112,6 +113,7 @@ macro_rules! every_law {
             }
             settle {
                 p4_a_job_that_is_put_off_waits_and_is_charged_nothing
+                e6_who_waits_for_something_that_is_over_is_due_at_once_and_no_other
                 c8_what_a_step_came_to_is_on_disk_when_its_job_is_put_off
                 p7_a_job_that_is_put_off_keeps_its_place_in_its_lane
                 an_attempt_and_what_follows_from_it_are_one_change
@@ -269,7 +271,6 @@ macro_rules! every_law {
                 f4_a_dropped_one_is_kept_for_thirty_days
             }
             replay {
-                f2_the_set_that_is_acted_on_is_the_set_that_was_counted
                 p8_a_plan_is_started_once_and_is_on_record
                 f3_a_plan_counts_success_noop_and_failure_through_a_kill
                 f2_what_changed_since_it_was_counted_is_reported_and_not_run

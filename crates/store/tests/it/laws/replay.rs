@@ -6,12 +6,10 @@ use clinch_core::effect::Idempotency;
 use clinch_core::id::{JobId, PlanId};
 use clinch_core::job::Word;
 use clinch_core::replay::{ItemState, PLAN_KEPT, PLAN_VALID, PlanState, Tally, Terms};
-use clinch_core::time::Timestamp;
 use clinch_store::replay::{DeadFilter, DeadLetter, Forecast, ItemFilter, PlanRow, Plans};
 use clinch_store::{
-    NewEvent, NewItem, NewJob, NewPlan, ReleaseAsk, Revived, StartAsk, Started, Turn, TurnAsk, Turned, UnknownRuling,
+    NewEvent, NewItem, NewJob, NewPlan, ReleaseAsk, StartAsk, Started, Turn, TurnAsk, Turned, UnknownRuling,
 };
-use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -71,84 +69,6 @@ async fn tally(world: &World) -> Tally {
 
 async fn turn(world: &World, to: Turn) -> Turned {
     world.turn(TurnAsk { plan: PLAN, to, record: by("ben", "", later(150)) }).await.expect("answered")
-}
-
-/// Dice that fall the same way each time.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
-const REASONS: [Reason; 3] = [Reason::Timeout, Reason::AuthFailed, Reason::TargetDown];
-const FLOWS: [&str; 2] = ["orders", "leads"];
-
-/// Whatever is asked and whatever is done in between: what runs is what was counted, without what was changed.
-pub async fn f2_the_set_that_is_acted_on_is_the_set_that_was_counted(world: World) {
-    let mut dice = Dice(42);
-    let mut made: Vec<(JobId, &str, Reason, Timestamp)> = Vec::new();
-    let dead = async |key: &str, flow: &'static str, reason, at| {
-        let of_flow = NewJob { flow: flow.into(), ..job("work") };
-        let accepted = world.accepted(NewEvent { jobs: vec![of_flow], ..event(key) }).await;
-        world.bury(at, reason).await;
-        (accepted.job, flow, reason, at)
-    };
-    for nth in 0..24 {
-        let (flow, reason) = (FLOWS[dice.roll(2) as usize], REASONS[dice.roll(3) as usize]);
-        made.push(dead(&format!("k{nth}"), flow, reason, later(10 + dice.roll(8))).await);
-    }
-    for round in 0..12_u64 {
-        let id = PlanId::from_number(100 + round);
-        let flow = [None, Some("orders"), Some("leads")][dice.roll(3) as usize];
-        let reason = [None, Some(REASONS[dice.roll(3) as usize])][dice.roll(2) as usize];
-        let since = [None, Some(later(10 + dice.roll(8)))][dice.roll(2) as usize];
-        let filter = DeadFilter { flow: flow.map(String::from), reason, since, ..all() };
-        let counted: BTreeSet<JobId> = counted(&world, id, filter).await.iter().map(|dead| dead.job).collect();
-        let fits = |(_, of, why, at): &&(JobId, &str, Reason, Timestamp)| {
-            flow.is_none_or(|flow| flow == *of)
-                && reason.is_none_or(|reason| reason == *why)
-                && since.is_none_or(|since| *at >= since)
-        };
-        let expected: BTreeSet<JobId> = made.iter().filter(fits).map(|(job, ..)| *job).collect();
-        assert_eq!(counted, expected, "{flow:?} {reason:?} {since:?}");
-        // One of them is replayed by somebody and dies again; and a new one is like them.
-        let touched = expected.iter().nth(dice.roll(expected.len().max(1) as u64) as usize).copied();
-        if let Some(job) = touched {
-            assert!(matches!(world.revives(job, later(25)).await, Revived::Revived { .. }));
-            world.bury(later(30), Reason::Timeout).await;
-            let row = made.iter_mut().find(|(id, ..)| *id == job).expect("made");
-            (row.2, row.3) = (Reason::Timeout, later(30));
-        }
-        made.push(
-            dead(&format!("new{round}"), flow.unwrap_or("orders"), reason.unwrap_or(Reason::Timeout), later(20)).await,
-        );
-        start(&world, id).await;
-        loop {
-            let plan = world.plan_row(id).await.expect("read").expect("there");
-            let most = 1 + dice.roll(5) as u32;
-            let ask =
-                ReleaseAsk { plan: id, looked_at: plan.tally.looked_at(), most, next_at: later(201), now: later(201) };
-            if world.release(ask).await.expect("answered") == 0 {
-                break;
-            }
-        }
-        let mut acted = BTreeSet::new();
-        for claim in world.claims("work", 1_000, later(202)).await {
-            acted.insert(claim.lease.job);
-            world.settles(claim.lease, buried(later(40), Reason::AuthFailed)).await;
-        }
-        assert_eq!(acted, expected.iter().copied().filter(|job| Some(*job) != touched).collect(), "round {round}");
-        for row in made.iter_mut().filter(|(job, ..)| acted.contains(job)) {
-            (row.2, row.3) = (Reason::AuthFailed, later(40));
-        }
-        let tally = world.reckon(id, later(203)).await.expect("answered").expect("there").plan.tally;
-        let told = (tally.jobs, tally.failed, tally.changed, tally.left());
-        assert_eq!(told, (expected.len() as u64, acted.len() as u64, u64::from(touched.is_some()), 0));
-    }
-    world.adds_up().await;
 }
 
 pub async fn p8_a_plan_is_started_once_and_is_on_record(world: World) {
