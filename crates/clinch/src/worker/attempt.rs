@@ -377,7 +377,12 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     }
     let change = settlement.change;
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
-        Ok(Held::Held) => house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now),
+        Ok(Held::Held) => {
+            if matches!(change, Change::Retried { .. }) {
+                crate::crash::point("after_retry");
+            }
+            house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now);
+        }
         Ok(Held::Lost) => {
             tracing::info!(job.id = %job, "{job} was taken over before it could be settled");
             Box::pin(testify(house, claim, testimony)).await;
