@@ -2,7 +2,8 @@
 // node partner.mjs PORT MAIL-PORT
 //
 // `curl -X POST 127.0.0.1:PORT/_throttle/100` answers 429 to that many of a hundred customers, the same ones each time; `/_slow/300` takes
-// so many milliseconds longer; `/_well` ends both. `GET /_seen` tells which codes were made, which mails came, and who called how often.
+// so many milliseconds longer; `/_lose/5` makes the codes of that many of a hundred and never answers; `/_well` ends all of it. `GET /_seen`
+// tells which codes were made, which mails came, and who called how often.
 import http from 'node:http';
 import net from 'node:net';
 
@@ -12,13 +13,16 @@ const calls = {};
 const made = new Map();
 let throttle = 0;
 let slow = 0;
+let lose = 0;
 
 const read = async (request) => {
   let body = '';
   for await (const piece of request) body += piece;
   return body;
 };
-const throttled = (customer) => Number(customer.match(/\d+$/)) % 100 < throttle;
+const of100 = (customer) => Number(customer.match(/\d+$/)) % 100;
+const throttled = (customer) => of100(customer) < throttle;
+const lost = (customer) => of100(customer) >= 100 - lose;
 
 const partner = http.createServer(async (request, response) => {
   const body = await read(request);
@@ -26,11 +30,12 @@ const partner = http.createServer(async (request, response) => {
     response.writeHead(status, { 'content-type': 'application/json', ...headers });
     response.end(JSON.stringify(what));
   };
-  const [, verb, much] = request.url.match(/^\/_(throttle|slow|well)(?:\/(\d+))?$/) ?? [];
+  const [, verb, much] = request.url.match(/^\/_(throttle|slow|lose|well)(?:\/(\d+))?$/) ?? [];
   if (verb) {
-    if (verb !== 'slow') throttle = Number(much ?? 0);
-    if (verb !== 'throttle') slow = Number(much ?? 0);
-    return answer(200, { throttle, slow });
+    if (verb === 'throttle' || verb === 'well') throttle = Number(much ?? 0);
+    if (verb === 'slow' || verb === 'well') slow = Number(much ?? 0);
+    if (verb === 'lose' || verb === 'well') lose = Number(much ?? 0);
+    return answer(200, { throttle, slow, lose });
   }
   if (request.url === '/_seen') return answer(200, { codes, mails, calls });
   if (request.url !== '/codes') return answer(404, { error: 'nothing is here' });
@@ -39,11 +44,13 @@ const partner = http.createServer(async (request, response) => {
   if (slow) await new Promise((done) => setTimeout(done, slow));
   if (throttled(asked.customer)) return answer(429, { error: 'too many requests' }, { 'retry-after': '1' });
   const key = request.headers['idempotency-key'];
-  if (made.has(key)) return answer(200, made.get(key));
-  const code = { ...asked, code: `SAVE${asked.percent}-${codes.length + 1}` };
-  made.set(key, code);
-  codes.push(code);
-  answer(201, code);
+  const known = made.get(key);
+  const code = known ?? { ...asked, code: `SAVE${asked.percent}-${codes.length + 1}` };
+  if (!known) {
+    made.set(key, code);
+    codes.push(code);
+  }
+  if (!lost(asked.customer)) answer(known ? 200 : 201, code);
 });
 
 const mail = net.createServer((socket) => {

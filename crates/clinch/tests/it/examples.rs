@@ -16,10 +16,14 @@ fn example(name: &str) -> PathBuf {
 /// The files of an example, in a workspace of its own.
 pub async fn place(name: &str) -> Place {
     let place = Place::new(&[]).await;
+    furnish(&place, name);
+    place
+}
+
+pub fn furnish(place: &Place, name: &str) {
     // It comes with an empty list of queues, and some examples need none.
     std::fs::remove_file(place.dir.path().join("workspace/queues.yml")).unwrap();
     copy(&example(name), &place.dir.path().join("workspace"));
-    place
 }
 
 fn copy(from: &Path, to: &Path) {
