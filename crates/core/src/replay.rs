@@ -248,7 +248,7 @@ pub struct Terms {
 pub const RATE_DEFAULT: &str = "50/s";
 pub const CANARY_DEFAULT: u32 = 1;
 pub const STOP_AT_DEFAULT: Percent = Percent(20);
-pub const AT_ONCE_DEFAULT: NonZeroU32 = NonZeroU32::new(4).expect("4 is not 0");
+pub const AT_ONCE_DEFAULT: NonZeroU32 = NonZeroU32::new(8).expect("8 is not 0");
 
 /// How far a plan has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -349,7 +349,7 @@ pub fn next(terms: &Terms, tally: &Tally, busy: u64, next_at: Timestamp, now: Ti
 const LOOK: Duration = Duration::from_millis(100);
 
 /// And of one whose places are all taken: they are free again as soon as a call has ended.
-const LOOK_SOON: Duration = Duration::from_millis(25);
+const LOOK_SOON: Duration = Duration::from_millis(10);
 
 /// Between two jobs.
 fn gap(rate: &Rate) -> Duration {

@@ -80,7 +80,7 @@ pub struct Apply {
     /// Stop when this share failed again, of at least 5; or `never` [default: 20%]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     stop_at: Option<String>,
-    /// So many in work at the same time [default: 4]
+    /// So many in work at the same time [default: 8]
     #[arg(long, value_name = "N")]
     at_once: Option<NonZeroU32>,
     /// Which workspace they run
