@@ -537,6 +537,7 @@ impl App {
         }
         if let Some(admin) = self.admin_url() {
             eprintln!("  admin    {admin}/api/v1   metrics /metrics   health /healthz /readyz");
+            eprintln!("  console  {admin}/   (`clinch open` gives you a link that logs you in once)");
         }
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");

@@ -1,18 +1,23 @@
 //! Events: what came in, and how often it came again.
 
-use super::jobs::ROWS_DEFAULT;
+use super::jobs::{ROWS_DEFAULT, narrow};
 use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{EventLine, EventList, Moment, Scope};
 use crate::house::House;
-use axum::Json;
 use axum::extract::{RawQuery, State};
+use axum::{Extension, Json};
+use clinch_core::audit::Who;
 use clinch_core::id::EventId;
 use clinch_core::search;
 use clinch_core::time::Timestamp;
 use clinch_store::read::{Again, EventFilter, Within};
 
-pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<EventList>, Problem> {
+pub async fn list(
+    State(house): State<House>,
+    Extension(who): Extension<Who>,
+    RawQuery(raw): RawQuery,
+) -> Result<Json<EventList>, Problem> {
     let query = Query::parse(raw.as_deref(), &["source", "again", "since", "until", "before", "limit"])?;
     let now = house.clock.now();
     let moment = |name: &str| -> Result<Option<Timestamp>, Problem> {
@@ -25,8 +30,10 @@ pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         Some("conflict") => Some(Again::Conflict),
         Some(_) => return Err(Problem::bad_query("again: write `duplicate` or `conflict`.".into())),
     };
+    let mut source = query.text("source").map(String::from);
+    narrow(&who, &mut source)?;
     let filter = EventFilter {
-        source: query.text("source").map(String::from),
+        source,
         again,
         accepted: Within { since: moment("since")?, until: moment("until")? },
         before: query.get::<EventId>("before")?,

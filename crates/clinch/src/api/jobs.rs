@@ -40,14 +40,26 @@ pub async fn filter(house: &House, query: &Query, word: Option<Word>, who: &Who)
         Problem::bad_query(format!("reason: `{text}` is not a reason; the reasons are {}.", known.join(", ")))
     };
     one_of("state", &mut which.state, word.or(query.get::<Word>("state")?))?;
-    one_of("source", &mut which.source, who.source.as_deref().map(String::from))?;
     one_of("flow", &mut which.flow, query.text("flow").map(String::from))?;
     one_of("queue", &mut which.queue, query.text("queue").map(String::from))?;
     let reason = query.text("reason").map(|text| text.parse().map_err(|_| reasons(text))).transpose()?;
     one_of("reason", &mut which.reason, reason)?;
+    narrow(who, &mut which.source)?;
     let counts = query.get::<bool>("count")?.unwrap_or(false);
     let page = Paging { before: query.get::<JobId>("before")?, limit: query.limit(ROWS_DEFAULT)?, counts };
     search::filter(house, &which, page).await
+}
+
+/// A token may be for one source only.
+pub fn narrow(who: &Who, slot: &mut Option<String>) -> Result<(), Problem> {
+    let Some(own) = who.source.as_deref() else { return Ok(()) };
+    match slot {
+        Some(asked) if asked != own => Err(Problem::not_allowed(format!("This token is for source {own} only."))),
+        _ => {
+            *slot = Some(own.into());
+            Ok(())
+        }
+    }
 }
 
 /// The same, said in both ways, must be the same.

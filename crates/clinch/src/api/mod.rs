@@ -81,7 +81,7 @@ fn table() -> Routes {
         .get_of_source("/api/v1/jobs", Read, jobs::list)
         .get_of_source("/api/v1/jobs/{id}", Read, jobs::show)
         .post("/api/v1/jobs/{id}/replay", Replay, jobs::replay)
-        .get("/api/v1/events", Read, events::list)
+        .get_of_source("/api/v1/events", Read, events::list)
         .get_of_source("/api/v1/events/{id}", Read, jobs::of_event)
         .get_of_source("/api/v1/dead", Read, dead::list)
         .get("/api/v1/dead/groups", Read, dead::groups)
@@ -210,7 +210,12 @@ impl Routes {
         self.at(Route { method: Method::PUT, path, permission, of_source: false }, put(handler))
     }
 
-    fn delete<H: Handler<T, House>, T: 'static>(self, path: &'static str, permission: Permission, handler: H) -> Routes {
+    fn delete<H: Handler<T, House>, T: 'static>(
+        self,
+        path: &'static str,
+        permission: Permission,
+        handler: H,
+    ) -> Routes {
         self.at(Route { method: Method::DELETE, path, permission, of_source: false }, delete(handler))
     }
 

@@ -1,7 +1,7 @@
 //! People: what each role may ask and do, how they log in, and what their tokens are for.
 
 use crate::cli::{ask, clinch_as, clinch_with};
-use crate::world::{Answer, Reply, World};
+use crate::world::{Answer, OK, Reply, World};
 use clinch::api;
 use clinch_core::job::Word;
 use clinch_core::user::Role;
@@ -46,7 +46,7 @@ fn filled(path: &str, with: &str) -> String {
     path.split('/')
         .map(|part| match part {
             "{id}" if path.contains("/events/") => "evt_01HZX5T0N8W2A",
-            "{id}" if path.contains("/replays/") => "rp_01HZX5T0N8W2A",
+            "{id}" if path.contains("/replays/") => "rpl_01HZX5T0N8W2A",
             "{id}" if path.contains("/users/") => "key_0f1e2d3c4b5a6978",
             "{id}" if path.contains("/tokens/") => "tok_0f1e2d3c4b5a6978",
             "{id}" | "{job}" => "job_01HZX5T0N8W2A",
@@ -188,12 +188,25 @@ async fn t096_a_token_of_one_source_lists_and_shows_what_came_from_there_and_not
     assert_eq!(ask(&world, &["users", "token", "maya", "--source", "nothing"]).await.code, 2);
 
     let get = async |path: String| request(&world, &Method::GET, &path, Some(token), "").await;
-    for list in ["jobs", "jobs?state=dead", "dead", "jobs?flow=others", "jobs?state=running"] {
+    for (list, is_there) in [
+        ("jobs", true),
+        ("jobs?state=dead", true),
+        ("dead", true),
+        ("events", true),
+        ("jobs?flow=others", false),
+        ("jobs?state=running", false),
+        (&format!("jobs?q=job:{}", other.id), false),
+        ("jobs?q=key:k-2", false),
+    ] {
         let listed = get(format!("/api/v1/{list}")).await;
         assert_eq!(listed.status, 200, "{listed:?}");
-        assert!(!listed.body.contains(&other.id.to_string()), "{list}: {listed:?}");
-        let is_there = listed.body.contains(&own.id.to_string());
-        assert_eq!(is_there, !list.contains("others") && !list.contains("running"), "{list}: {listed:?}");
+        let shows = |row: &clinch_store::read::JobRow| {
+            listed.body.contains(&row.id.to_string()) || listed.body.contains(&row.event.to_string())
+        };
+        assert_eq!((shows(&own), shows(&other)), (is_there, false), "{list}: {listed:?}");
+    }
+    for list in ["jobs?q=source:others", "dead?q=source:others", "events?source=others"] {
+        get(format!("/api/v1/{list}")).await.check_problem(403, "not-allowed");
     }
     assert_eq!(get(format!("/api/v1/jobs/{}", own.id)).await.status, 200);
     assert_eq!(get(format!("/api/v1/events/{}", own.event)).await.status, 200);
@@ -238,6 +251,45 @@ async fn k1_a_role_a_token_and_a_user_are_taken_away_at_once() {
     let rows = ask(&world, &["audit", "ls", "--action", "user.*", "--json"]).await.json();
     let told: Vec<&str> = rows["audit"].as_array().unwrap().iter().map(|row| row["action"].as_str().unwrap()).collect();
     assert_eq!(told, ["user.remove", "user.token.make", "user.token.remove", "user.role", "user.add"]);
+    world.close_and_verify().await;
+}
+
+/// What the route lets through is let through by the record, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn k1_every_role_does_what_it_is_for_under_its_own_name() {
+    let world = World::new(&[]).await;
+    world.target.script("/charge", [Reply::Status(401), Reply::Status(401), OK]);
+    let first = world.post_and_wait("k-1", r#"{"order":7}"#, Word::Dead).await.row;
+    let second = world.post_and_wait("k-2", r#"{"order":8}"#, Word::Dead).await.row;
+    let (job, dropped, event) = (first.id.to_string(), second.id.to_string(), second.event.to_string());
+    let why = ["--reason", "a test"];
+    let acts: [(&str, &str, &[&str]); 15] = [
+        ("operator", "replay.plan", &["replay", "plan", "flow:orders"]),
+        ("operator", "pause.set", &["pause", "queue:orders", why[0], why[1]]),
+        ("operator", "pause.end", &["resume", "queue:orders"]),
+        ("operator", "safe_mode.on", &["safe-mode", "on", why[0], why[1]]),
+        ("growth", "safe_mode.off", &["safe-mode", "off"]),
+        ("operator", "job.drop.ask", &["dlq", "drop", &dropped, why[0], why[1]]),
+        ("admin", "job.drop", &["dlq", "drop", "confirm", &dropped, why[0], why[1]]),
+        ("operator", "job.undrop", &["dlq", "undrop", &dropped, why[0], why[1]]),
+        ("operator", "job.replay", &["replay", &job, why[0], why[1], "--wait"]),
+        ("operator", "setting.set", &["set", "worker.charge.retry.max_attempts", "2", why[0], why[1]]),
+        ("operator", "setting.unset", &["unset", "worker.charge.retry.max_attempts", why[0], why[1]]),
+        ("admin", "token.issue", &["token", "new", "--sender", "shop"]),
+        ("admin", "user.add", &["users", "add", "eve", "--role", "viewer"]),
+        ("admin", "data.forget", &["forget", "--event", &event, why[0], why[1]]),
+        ("admin", "keys.rotate", &["keys", "rotate"]),
+    ];
+    let mut tokens = BTreeMap::new();
+    for role in Role::ALL {
+        tokens.insert(role.word(), add(&world, &format!("a-{role}"), role.word()).await);
+    }
+    for (role, action, arguments) in acts {
+        let said = as_user(&world, &tokens[role], arguments).await;
+        assert_eq!(said.code, 0, "{role}: {arguments:?}: {}{}", said.out, said.err);
+        let row = ask(&world, &["audit", "ls", "--actor", &format!("a-{role}"), "--limit", "1", "--json"]).await.json();
+        assert_eq!(row["audit"][0]["action"], action, "{role}: {arguments:?}: {row}");
+    }
     world.close_and_verify().await;
 }
 
