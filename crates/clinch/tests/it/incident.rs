@@ -231,9 +231,18 @@ async fn relived(customers: usize, on_postgres: bool) {
     night.until("some are served", async || Seen::by(&night.partners).await.codes.len() > customers / 8).await;
     night.killed_and_started().await;
     phase("killed");
-    senders.join_all().await;
     night.deliver((0..NOISY_CARTS).map(|nth| (NOISY, nth)).collect()).join_all().await;
-    night.all_end("the refused give up, the others are served").await;
+    senders.join_all().await;
+    night
+        .until("the refused give up, the others are served", async || {
+            let (unfinished, held) = night.unfinished().await;
+            // On a slow machine only the refused may be left in the end, and open the circuit. Then somebody lets them go on.
+            if held > 0 && unfinished == held {
+                cli(&night.place, &["safe-mode", "off", "--drain", "200/s"]);
+            }
+            unfinished == 0
+        })
+        .await;
     phase("the first half served");
     let dead = night.dead();
     let of = |dead: &BTreeMap<String, usize>, reason: &str| dead.get(reason).copied().unwrap_or(0);
