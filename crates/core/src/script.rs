@@ -126,6 +126,11 @@ pub fn version_in(said: &str) -> Option<(u32, u32)> {
     words.filter_map(|word| read_version(&word.splitn(3, '.').take(2).collect::<Vec<_>>().join("."))).next()
 }
 
+/// How many jobs the nth process may run, where the most is given: those that were started together do not all end together.
+pub fn life(runs_max: u32, nth: u32) -> u32 {
+    runs_max - runs_max / 16 * (nth % 8)
+}
+
 /// Nobody who has said that he will run a script should wait longer for a process.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 /// For each process, at most so many may have said so.
@@ -178,5 +183,13 @@ mod tests {
         assert_eq!(tickets(9, 4, Duration::ZERO, slow), 9, "nobody had to wait");
         assert_eq!(tickets(9, 4, slow, quick), 8, "somebody had");
         assert_eq!(tickets(4, 4, slow, slow), 4, "never less than there are processes");
+    }
+
+    #[test]
+    fn c7_processes_that_begin_together_are_replaced_one_after_the_other() {
+        let lives: BTreeSet<u32> = (0..8).map(|nth| life(100_000, nth)).collect();
+        assert_eq!(lives.len(), 8);
+        assert!(lives.iter().all(|runs| (50_000..=100_000).contains(runs)), "{lives:?}");
+        assert_eq!(life(3, 7), 3);
     }
 }

@@ -336,33 +336,6 @@ async fn c7_steps_with_other_secrets_or_other_text_have_other_processes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c7_a_process_that_has_run_many_jobs_is_replaced() {
-    let text = "require('fs').appendFileSync('pids', process.pid + '\\n');";
-    let text = format!(
-        "import {{ createRequire }} from 'node:module';\nconst require = createRequire(import.meta.url);\n{text}"
-    );
-    let world = world(&script("node:18", "", &text)).await;
-    let mut jobs = Vec::new();
-    for batch in 0..50 {
-        let posts = (0..if batch == 0 { 101 } else { 100 }).map(|n| {
-            let world = &world;
-            async move { world.post(&format!("k{batch}-{n}"), BODY).await.job() }
-        });
-        jobs.extend(futures_util::future::join_all(posts).await);
-    }
-    for job in jobs {
-        world.wait(job, Word::Success).await;
-    }
-    let mut runs: BTreeMap<String, usize> = BTreeMap::new();
-    for pid in lines(&workspace(&world).join("pids")) {
-        *runs.entry(pid).or_default() += 1;
-    }
-    let mut counts: Vec<usize> = runs.values().copied().collect();
-    counts.sort_unstable();
-    assert_eq!(counts, [1, 5000]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn c7_a_process_that_ended_between_jobs_is_replaced_and_nothing_is_lost() {
     let world = world(&script("node:18", "", "return process.pid;")).await;
     let first = output(&world.post_and_wait("k1", BODY, Word::Success).await);

@@ -8,12 +8,13 @@ use super::act::{Act, MayBegin, Sending, Sent, Tools};
 use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
-use clinch_core::script::{Isolation, Language};
+use clinch_core::script::{Isolation, Language, life};
 use line::{Line, Ticket};
 use process::{Process, Ran, Said};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,8 +26,9 @@ const PROCESSES_PER_CPU: usize = 2;
 const PROCESSES_MIN: usize = 4;
 /// All scripts together have so many times as many: one that is slow does not keep the others waiting.
 const SCRIPTS_AT_ONCE: usize = 4;
-/// A process that has run so many jobs is replaced.
-const RUNS_MAX: u32 = 5_000;
+/// A process that has run so many jobs is replaced. Modules are loaded and compiled anew then, which takes as long as thousands
+/// of jobs; what leaks meanwhile meets the limit of memory.
+const RUNS_MAX: u32 = 100_000;
 /// A process that has had nothing to do for so long is ended.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// Of what a script says when it fails, so much is kept.
@@ -96,6 +98,9 @@ struct Pool {
     /// Where the programs are that run them, once they are there.
     programs: PathBuf,
     written: OnceLock<()>,
+    runs_max: u32,
+    /// How many processes were started.
+    started: AtomicU32,
     /// The right to run a script at all.
     places: Arc<Semaphore>,
     places_max: usize,
@@ -119,19 +124,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Scripts {
     /// Scripts run in the workspace; what runs them is kept below `home`.
     pub fn new(workspace: PathBuf, home: &Path, stop: CancellationToken) -> Scripts {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let line_max = (cpus * PROCESSES_PER_CPU).max(PROCESSES_MIN);
-        let places_max = line_max * SCRIPTS_AT_ONCE;
-        let pool = Arc::new(Pool {
-            workspace,
-            programs: home.join("scripts"),
-            written: OnceLock::new(),
-            places: Arc::new(Semaphore::new(places_max)),
-            places_max,
-            lines: Mutex::default(),
-            line_max,
-            idle: Mutex::default(),
-        });
+        let pool = Arc::new(Pool::new(workspace, home, RUNS_MAX));
         tokio::spawn(end_the_idle(Arc::downgrade(&pool)));
         Scripts { pool, stop }
     }
@@ -225,6 +218,24 @@ fn last_json(out: &[u8]) -> String {
 }
 
 impl Pool {
+    fn new(workspace: PathBuf, home: &Path, runs_max: u32) -> Pool {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let line_max = (cpus * PROCESSES_PER_CPU).max(PROCESSES_MIN);
+        let places_max = line_max * SCRIPTS_AT_ONCE;
+        Pool {
+            workspace,
+            programs: home.join("scripts"),
+            written: OnceLock::new(),
+            runs_max,
+            started: AtomicU32::new(0),
+            places: Arc::new(Semaphore::new(places_max)),
+            places_max,
+            lines: Mutex::default(),
+            line_max,
+            idle: Mutex::default(),
+        }
+    }
+
     fn line(&self, home: [u8; 32]) -> Arc<Line> {
         let mut lines = lock(&self.lines);
         if let Some(line) = lines.get(&home).and_then(Weak::upgrade) {
@@ -262,7 +273,8 @@ impl Pool {
         drop(gone);
         self.write_programs()
             .map_err(|error| format!("there is no place for the programs that run scripts: {error}"))?;
-        Process::start(home, &self.programs, &self.workspace)
+        let runs_max = life(self.runs_max, self.started.fetch_add(1, Ordering::Relaxed));
+        Process::start(home, runs_max, &self.programs, &self.workspace)
     }
 
     /// Once, and whole: another may be reading them.
@@ -309,5 +321,29 @@ mod tests {
         ] {
             assert_eq!(last_json(out.as_bytes()), result, "{out:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn c7_a_process_that_has_run_many_jobs_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pool = Arc::new(Pool::new(directory.path().to_path_buf(), directory.path(), 3));
+        let scripts = Scripts { pool, stop: CancellationToken::new() };
+        let home = Home {
+            id: [0; 32],
+            language: Language::Node,
+            text: "return process.pid".into(),
+            memory_bytes_max: 512 << 20,
+        };
+        let mut processes = Vec::new();
+        for _ in 0..7 {
+            let mut call = ScriptCall::new(home.clone(), vec![], vec![], Duration::from_secs(60), Isolation::Warm);
+            call.ticket = scripts.ticket(&home).await;
+            match scripts.run(call, &|| true).await {
+                Sent::Answered { receipt, .. } => processes.push(receipt.body),
+                other => panic!("{other:?}"),
+            }
+        }
+        let runs: Vec<usize> = processes.chunk_by(|one, next| one == next).map(<[Bytes]>::len).collect();
+        assert_eq!(runs, [3, 3, 1]);
     }
 }

@@ -1,6 +1,6 @@
 //! One process that runs a script, and what came of each run. Whatever it starts is in its group, and ends with it.
 
-use super::{Home, RUNS_MAX};
+use super::Home;
 use crate::runtimes::program;
 use clinch_core::script::Language;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -38,6 +38,7 @@ pub struct Process {
     out: ChildStdout,
     err: ChildStderr,
     runs: u32,
+    runs_max: u32,
     /// When it was last looked at how much memory it holds.
     looked: Instant,
 }
@@ -76,7 +77,7 @@ struct Answer {
 }
 
 impl Process {
-    pub fn start(home: &Home, programs: &Path, workspace: &Path) -> Result<Process, String> {
+    pub fn start(home: &Home, runs_max: u32, programs: &Path, workspace: &Path) -> Result<Process, String> {
         let program = program(home.language);
         let failed = |error: std::io::Error| format!("`{program}` cannot be started: {error}");
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
@@ -109,7 +110,7 @@ impl Process {
         let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it was not waited for");
         let (out, err) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
         let wire = UnixStream::from_std(ours).map_err(failed)?;
-        Ok(Process { leader, child, wire, unread: Vec::new(), out, err, runs: 0, looked: Instant::now() })
+        Ok(Process { leader, child, wire, unread: Vec::new(), out, err, runs: 0, runs_max, looked: Instant::now() })
     }
 
     pub fn runs(&self) -> u32 {
@@ -118,7 +119,7 @@ impl Process {
 
     /// May it run another job?
     pub fn is_fit(&mut self, home: &Home) -> bool {
-        home.language != Language::Bash && self.runs < RUNS_MAX && self.is_small(home)
+        home.language != Language::Bash && self.runs < self.runs_max && self.is_small(home)
     }
 
     /// To look takes as long as many a run, so it is not done after every one.
