@@ -210,9 +210,17 @@ fn prepare(conn: &mut Connection, pepper: [u8; 32], sealer: &Sealer) -> Result<(
     // Closing must not bring in the log: after a failed sync that would be a second sync, which lies. The writer does it
     // by hand when it ends well.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(open_error)?;
+    plan_once(conn).map_err(open_error)?;
     migrate(conn, pepper).map_err(open_error)?;
     sealed::unlock(conn, sealer)?;
     load(conn).map_err(|error| StoreError::Damaged(error.to_string()))
+}
+
+/// A plan follows from its statement alone. Else SQLite looks whether a value that is bound would do for an index of some rows only, and
+/// makes the plan anew whenever it is bound: that takes longer than to read a row. Where such an index is wanted the value is
+/// written out.
+fn plan_once(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
 fn migrate(conn: &mut Connection, pepper: [u8; 32]) -> rusqlite::Result<()> {
@@ -380,6 +388,7 @@ impl Readers {
         let conn = Connection::open_with_flags(&*self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         conn.execute_batch("PRAGMA query_only = 1; PRAGMA cache_size = -2048;")?;
         conn.busy_timeout(Duration::from_secs(5))?;
+        plan_once(&conn)?;
         Ok(conn)
     }
 }
@@ -894,5 +903,32 @@ impl Read for SqliteStore {
 
     fn pepper(&self) -> &[u8; 32] {
         &self.pepper
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::StatementStatus;
+
+    #[test]
+    fn statements_are_planned_once_whatever_is_bound() {
+        let conn = Connection::open_in_memory().expect("a database");
+        conn.execute_batch(MIGRATIONS[0]).expect("the schema");
+        plan_once(&conn).expect("a setting");
+        for (sql, values) in [
+            ("SELECT name FROM effect WHERE job = ?1 ORDER BY first_intended_at", 1),
+            ("UPDATE effect SET state = ?2 WHERE job = ?1 AND state = ?3", 3),
+            ("SELECT id FROM job WHERE id = ?1 AND state = ?2", 2),
+            ("SELECT budget FROM budget WHERE free_at > ?1 AND free_at > 0", 1),
+        ] {
+            let mut statement = conn.prepare(sql).expect("a statement");
+            for value in 0..10 {
+                let values = rusqlite::params_from_iter(std::iter::repeat_n(value, values));
+                let mut rows = statement.query(values).expect("an answer");
+                while rows.next().expect("a row").is_some() {}
+            }
+            assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{sql}");
+        }
     }
 }
