@@ -522,7 +522,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let moved = migrate(dir.path(), &url);
     assert_eq!((&moved["status"], &moved["resumed"]), (&json!("moved"), &json!(true)));
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0, "approvals": 0, "votes": 0,
-                        "deliveries": 0, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
+                        "deliveries": 0, "handles": 1_200, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
                         "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "user_tokens": 1, "controls": 0,
                         "replay_plans": 0, "jobs_of_replay_plans": 0, "requests_to_drop": 0});
     assert_eq!(moved["counts"], counts);
