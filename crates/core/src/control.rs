@@ -11,7 +11,7 @@ use crate::safe_mode::{self, SafeMode, SafeScope, Sending};
 use crate::time::Timestamp;
 use crate::worker::Worker;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -61,13 +61,9 @@ impl Scope {
 
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Scope::Queue(name) => write!(f, "queue:{name}"),
-            Scope::Flow(name) => write!(f, "flow:{name}"),
-            Scope::Playbook(name) => write!(f, "playbook:{name}"),
-            Scope::Integration(name) => write!(f, "integration:{name}"),
-            Scope::Source(name) => write!(f, "source:{name}"),
-            Scope::Replays => f.write_str("replays"),
+        match (self, self.parts()) {
+            (Scope::Replays, (kind, _)) => f.write_str(kind),
+            (_, (kind, name)) => write!(f, "{kind}:{name}"),
         }
     }
 }
@@ -106,39 +102,48 @@ pub struct NotThere {
 }
 
 impl Scope {
+    /// Everything of these workspaces that can be paused.
+    pub fn all(workspaces: &[Arc<Workspace>]) -> BTreeSet<Scope> {
+        let mut all = BTreeSet::from([Scope::Replays]);
+        for workspace in workspaces {
+            let queues = || workspace.workers.iter().map(Worker::queue);
+            // A playbook has a flow of its name, and is paused by its own word.
+            let own = workspace.flows.iter().map(|flow| flow.name.as_str());
+            let by_the_clock = workspace.schedules().map(|(worker, _)| worker.name.as_str());
+            let flows: Vec<&str> = own.filter(|name| workspace.playbook(name).is_none()).chain(by_the_clock).collect();
+            let sources = workspace.sources.iter().map(|source| source.name.as_str());
+            all.extend(queues().map(|name| Scope::Queue(name.into())));
+            all.extend(flows.iter().map(|name| Scope::Flow((*name).into())));
+            all.extend(queues().filter_map(|queue| Some(Scope::Playbook(queue.strip_prefix(PLAYBOOK_QUEUE)?.into()))));
+            all.extend(workspace.partners().map(|partner| Scope::Integration(partner.name.clone())));
+            // An event of a flow's own route is known by the flow.
+            all.extend(sources.chain(flows.iter().copied()).map(|name| Scope::Source(name.into())));
+        }
+        all
+    }
+
+    /// What kind of a thing it is, and its name.
+    fn parts(&self) -> (&'static str, &str) {
+        match self {
+            Scope::Queue(name) => ("queue", name),
+            Scope::Flow(name) => ("flow", name),
+            Scope::Playbook(name) => ("playbook", name),
+            Scope::Integration(name) => ("integration", name),
+            Scope::Source(name) => ("source", name),
+            Scope::Replays => ("replays", ""),
+        }
+    }
+
     /// Whether one of these workspaces has such a thing.
     pub fn find(&self, workspaces: &[Arc<Workspace>]) -> Result<(), NotThere> {
-        let all = || workspaces.iter().map(|workspace| &**workspace);
-        let queues = || all().flat_map(|workspace| &workspace.workers).map(Worker::queue);
-        // A playbook has a flow of its name, and is paused by its own word.
-        let flows = || {
-            all().flat_map(|workspace| {
-                let own = workspace.flows.iter().map(|flow| flow.name.as_str());
-                let by_the_clock = workspace.schedules().map(|(worker, _)| worker.name.as_str());
-                own.filter(|name| workspace.playbook(name).is_none()).chain(by_the_clock)
-            })
-        };
-        let (kind, name, known): (_, _, Vec<&str>) = match self {
-            Scope::Replays => return Ok(()),
-            Scope::Queue(name) => ("queue", name, queues().collect()),
-            Scope::Flow(name) => ("flow", name, flows().collect()),
-            Scope::Playbook(name) => {
-                ("playbook", name, queues().filter_map(|queue| queue.strip_prefix(PLAYBOOK_QUEUE)).collect())
-            }
-            Scope::Integration(name) => {
-                ("integration", name, all().flat_map(Workspace::partners).map(|partner| &*partner.name).collect())
-            }
-            // An event of a flow's own route is known by the flow.
-            Scope::Source(name) => {
-                let sources = all().flat_map(|workspace| &workspace.sources).map(|source| source.name.as_str());
-                ("source", name, sources.chain(flows()).collect())
-            }
-        };
-        if known.contains(&&**name) {
+        let all = Scope::all(workspaces);
+        if all.contains(self) {
             return Ok(());
         }
-        let meant = nearest(name, known).map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-        Err(NotThere { kind, name: name.clone(), meant })
+        let (kind, name) = self.parts();
+        let alike = all.iter().map(Scope::parts).filter(|(other, _)| *other == kind).map(|(_, name)| name);
+        let meant = nearest(name, alike).map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
+        Err(NotThere { kind, name: name.into(), meant })
     }
 }
 

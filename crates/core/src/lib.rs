@@ -18,6 +18,7 @@ pub mod call;
 pub mod cloudevents;
 pub mod config;
 pub mod control;
+pub mod dead;
 pub mod death;
 pub mod dedup;
 pub mod drop;

@@ -192,6 +192,13 @@ impl SafeScope {
         format!("{PREFIX}{self}").into()
     }
 
+    /// Everything of these workspaces that can have a safe mode of its own.
+    pub fn all(workspaces: &[Arc<Workspace>]) -> Vec<SafeScope> {
+        let of = |scope: &Scope| matches!(scope, Scope::Flow(_) | Scope::Playbook(_) | Scope::Integration(_));
+        let parts = Scope::all(workspaces).into_iter().filter(of).map(|scope| SafeScope(Some(scope)));
+        std::iter::once(SafeScope::ALL).chain(parts).collect()
+    }
+
     pub fn find(&self, workspaces: &[Arc<Workspace>]) -> Result<(), NotThere> {
         self.0.as_ref().map_or(Ok(()), |scope| scope.find(workspaces))
     }

@@ -43,6 +43,9 @@ pub struct Approval {
     pub decided_at: Option<Moment>,
     pub decided_by: Option<String>,
     pub reason: Option<String>,
+    /// What those see who decide.
+    #[serde(default)]
+    pub shown: Vec<Fact>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -203,7 +206,7 @@ pub async fn show(
     Ok(Json(ApprovalShow {
         schema: "clinch.approvals.show/v1".into(),
         approval: told(&row, &card),
-        shown: card.facts.into_iter().map(|(name, value)| Fact { name, value }).collect(),
+        shown: facts(&card),
         votes: votes.collect(),
         audit: audit.collect(),
     }))
@@ -300,7 +303,12 @@ fn told(row: &ApprovalRow, card: &Card) -> Approval {
         decided_at: decision.map(|decision| Moment(decision.at)),
         decided_by: decision.map(|decision| decision.by.clone()),
         reason: decision.map(|decision| decision.reason.clone()),
+        shown: facts(card),
     }
+}
+
+fn facts(card: &Card) -> Vec<Fact> {
+    card.facts.iter().map(|(name, value)| Fact { name: name.clone(), value: value.clone() }).collect()
 }
 
 fn outcome(id: &ApprovalId, decided: &Decided) -> VoteOutcome {

@@ -22,6 +22,9 @@ use std::sync::Arc;
 pub struct PauseList {
     pub schema: String,
     pub pauses: Vec<Pause>,
+    /// Everything that can be paused, as a scope is written.
+    #[serde(default)]
+    pub can_pause: Vec<String>,
 }
 
 /// Something that stands still.
@@ -85,7 +88,8 @@ pub struct Resumed {
 pub async fn pauses(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<PauseList>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
     let pauses = house.controls.get().pauses(house.clock.now()).map(Pause::from).collect();
-    Ok(Json(PauseList { schema: "clinch.pauses.list/v1".into(), pauses }))
+    let can_pause = Scope::all(&workspaces(&house).await?).iter().map(ToString::to_string).collect();
+    Ok(Json(PauseList { schema: "clinch.pauses.list/v1".into(), pauses, can_pause }))
 }
 
 pub async fn pause(

@@ -76,7 +76,7 @@ fn told(row: &read::EffectRow, integration: Option<String>) -> EffectRow {
 }
 
 /// Whom the step calls, by the workspace that its job runs: the ledger itself is spared the name.
-async fn partner(house: &House, version: VersionId, queue: &str, step: &str) -> Result<Option<String>, Problem> {
+pub async fn partner(house: &House, version: VersionId, queue: &str, step: &str) -> Result<Option<String>, Problem> {
     let workspace = house.versions.get(version, &*house.store).await?;
     let partner = workspace.as_deref().and_then(|workspace| workspace.partner_of(queue, step));
     Ok(partner.map(|partner| partner.name.to_string()))

@@ -7,7 +7,7 @@ mod audit;
 pub mod auth;
 mod budgets;
 pub mod controls;
-mod dead;
+pub mod dead;
 pub mod drops;
 mod effects;
 mod encryption;
@@ -30,6 +30,7 @@ mod tokens;
 pub mod users;
 
 pub use auth::AdminToken;
+pub use jobs::REASON_CHARS_MAX;
 
 use crate::house::House;
 use crate::inquiry::Inquiry;
@@ -85,6 +86,7 @@ fn table() -> Routes {
         .get_of_source("/api/v1/events/{id}", Read, jobs::of_event)
         .get_of_source("/api/v1/dead", Read, dead::list)
         .get("/api/v1/dead/groups", Read, dead::groups)
+        .get("/api/v1/dead/shapes", Read, dead::shapes)
         .get("/api/v1/dead/drops", Read, drops::list)
         .post("/api/v1/dead/drop", Drop, drops::ask)
         .post("/api/v1/dead/drop/confirm", Drop, drops::confirm)

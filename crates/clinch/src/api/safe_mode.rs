@@ -25,6 +25,9 @@ pub struct SafeModeShow {
     pub on: Vec<SafeMode>,
     /// Those that have ended, and for which something may still wait for its turn.
     pub draining: Vec<SafeMode>,
+    /// Everything that can have a safe mode, as a scope is written.
+    #[serde(default)]
+    pub scopes: Vec<String>,
     #[serde(flatten)]
     pub now: Standing,
 }
@@ -111,6 +114,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         schema: "clinch.safe_mode.show/v1".into(),
         on: modes.iter().filter(|mode| mode.is_on(now)).map(SafeMode::from).collect(),
         draining: modes.iter().filter(|mode| mode.draining_since(now).is_some()).map(SafeMode::from).collect(),
+        scopes: SafeScope::all(&workspaces(&house).await?).iter().map(ToString::to_string).collect(),
         now: standing(&house, None).await?,
     }))
 }

@@ -930,20 +930,20 @@ pub struct DeadGroup {
     pub first_at: Moment,
     pub last_at: Moment,
     pub example: String,
+    /// needs_person, regressed, failing or quiet.
+    #[serde(default)]
+    pub standing: String,
+    /// The plan that was last started for all of it.
+    #[serde(default)]
+    pub last_replay: Option<LastReplay>,
 }
 
-impl From<&read::DeadGroup> for DeadGroup {
-    fn from(group: &read::DeadGroup) -> DeadGroup {
-        DeadGroup {
-            flow: group.flow.to_string(),
-            reason: group.reason.to_string(),
-            meaning: group.reason.meaning().into(),
-            jobs: group.jobs,
-            first_at: Moment(group.first_at),
-            last_at: Moment(group.last_at),
-            example: group.example.to_string(),
-        }
-    }
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LastReplay {
+    pub plan_id: String,
+    pub state: String,
+    pub started_at: Moment,
+    pub started_by: String,
 }
 
 /// `clinch.keys.show/v1`: everything that ever happened under a key.

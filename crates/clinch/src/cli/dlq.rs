@@ -6,6 +6,7 @@ use super::drop::{Drop, Which};
 use super::exit::{Exit, Failure};
 use super::jobs::{self, Filter};
 use super::render::{self, Cell, Output, Table, clean};
+use crate::api::dead::DeadShapes;
 use crate::api::shapes::{DeadGroups, Job, JobList};
 use clap::Subcommand;
 use clinch_core::time::human;
@@ -21,6 +22,7 @@ const LOOK_ROWS: usize = 200;
 #[command(after_help = "\
 Examples:
   clinch dlq groups                        how many, by reason
+  clinch dlq shapes --reason auth_failed   which messages, from whom
   clinch dlq ls --reason auth_failed
   clinch dlq tail -f                       the newest ones, and those to come
   clinch dlq show job_01HZX5T0N8W2A
@@ -33,6 +35,15 @@ pub enum Dlq {
     },
     /// Count dead letters by flow and reason
     Groups,
+    /// Compare the messages of the newest dead letters: by integration, step, status and text
+    Shapes {
+        /// Only of this flow
+        #[arg(long, value_name = "NAME")]
+        flow: Option<String>,
+        /// Only with this reason
+        #[arg(long, value_name = "WORD")]
+        reason: Option<String>,
+    },
     /// Print the newest dead letters, oldest first
     Tail {
         /// Go on with those to come
@@ -57,6 +68,7 @@ impl Dlq {
         match self {
             Dlq::Ls { filter } => list(&client, output, filter).await,
             Dlq::Groups => groups(&client, output).await,
+            Dlq::Shapes { flow, reason } => shapes(&client, output, flow.as_ref(), reason.as_ref()).await,
             Dlq::Tail { follow, lines } => tail(&client, output, *follow, usize::from(*lines)).await,
             Dlq::Drop(drop) => drop.run(&client, output).await,
             Dlq::Undrop(which) => which.run(&client, output, &["dead", "undrop"]).await,
@@ -87,7 +99,8 @@ async fn groups(client: &Client, output: Output) -> Result<Exit, Failure> {
     let answer = client.get::<DeadGroups>(&["dead", "groups"], &[]).await?;
     let now = render::now();
     // An id comes first: `-o id` gives one example of each group.
-    let mut table = Table::new(&["EXAMPLE", "REASON", "FLOW", "JOBS", "FIRST", "LAST", "MEANING"]);
+    let mut table =
+        Table::new(&["EXAMPLE", "REASON", "FLOW", "JOBS", "FIRST", "LAST", "STANDS", "LAST REPLAY", "MEANING"]);
     for group in &answer.told.groups {
         table.row(vec![
             Cell::text(&group.example),
@@ -96,6 +109,8 @@ async fn groups(client: &Client, output: Output) -> Result<Exit, Failure> {
             Cell::number(group.jobs),
             Cell::age(group.first_at, now),
             Cell::age(group.last_at, now),
+            Cell::text(&group.standing),
+            group.last_replay.as_ref().map_or_else(|| Cell::text("never"), |replay| Cell::age(replay.started_at, now)),
             Cell::text(&group.meaning),
         ]);
     }
@@ -109,6 +124,38 @@ async fn groups(client: &Client, output: Output) -> Result<Exit, Failure> {
             render::note(&format!("{}, oldest {}", render::count(jobs, "dead letter"), human(now.since(oldest.0))));
             render::next(output, &format!("clinch dlq ls --reason {}", first.reason));
         }
+    }
+    Ok(Exit::Done)
+}
+
+async fn shapes(
+    client: &Client,
+    output: Output,
+    flow: Option<&String>,
+    reason: Option<&String>,
+) -> Result<Exit, Failure> {
+    let asked = [("flow", flow), ("reason", reason)];
+    let query: Vec<_> = asked.into_iter().filter_map(|(name, value)| Some((name, value?.clone()))).collect();
+    let answer = client.get::<DeadShapes>(&["dead", "shapes"], &query).await?;
+    let (told, now) = (&answer.told, render::now());
+    let mut table = Table::new(&["EXAMPLE", "JOBS", "INTEGRATION", "STEP", "STATUS", "LAST", "MESSAGE"]);
+    let text = |text: Option<&String>| Cell::text(text.map_or("-", String::as_str));
+    for shape in &told.shapes {
+        table.row(vec![
+            text(shape.examples.first().map(|job| &job.id)),
+            Cell::number(shape.jobs),
+            text(shape.integration.as_ref()),
+            text(shape.step.as_ref()),
+            Cell::text(shape.status.map_or_else(|| "-".into(), |status| status.to_string())),
+            Cell::age(shape.last_at, now),
+            Cell::text(&shape.message),
+        ]);
+    }
+    table.print(output, &answer.document, "shapes")?;
+    match told.shapes.is_empty() {
+        true => render::note("no dead letter is like this"),
+        false if told.more => render::note(&format!("only the newest {} were compared", told.compared)),
+        false => (),
     }
     Ok(Exit::Done)
 }
