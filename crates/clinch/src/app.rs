@@ -403,6 +403,7 @@ impl App {
                 clock: house.clock.clone(),
                 hosts: console::Hosts::of(self.admin.expect("it is listened on"), &[]),
                 stop: house.stop.clone(),
+                held: console::held::Held::new(house.stop.clone()),
             };
             let service = hyper_util::service::TowerToHyperService::new(api.fallback_service(console::router(desk)));
             let door = self.listener("admin", doors.tls.admin);

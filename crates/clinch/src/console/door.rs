@@ -3,6 +3,7 @@
 use super::Desk;
 use super::ask::{Ask, Refusal};
 use super::frame::{self, Frame};
+use super::held::Held;
 use crate::api::auth::Peer;
 use crate::sessions::Entry;
 use askama::Template;
@@ -92,6 +93,12 @@ pub struct Visitor {
     pub theme: &'static str,
     /// What was said to be done on the page before.
     pub done: Option<String>,
+    /// What was pressed and may still be taken back.
+    pub held: Held,
+    /// Where one is, to come back to.
+    pub path: String,
+    /// The page can be asked for again: it is not the answer to a form.
+    pub live: bool,
 }
 
 impl Visitor {
@@ -107,6 +114,11 @@ impl Visitor {
 
     pub async fn post<T: DeserializeOwned>(&self, path: impl Display, ask: &impl Serialize) -> Result<T, Refused> {
         self.ask.post(path, ask).await.map_err(|refusal| self.refused(refusal))
+    }
+
+    /// A form that says too little, or what cannot be.
+    pub fn unread(&self, title: &str, detail: &str) -> Refused {
+        self.refused(Refusal { status: 400, code: "CL0507".into(), title: title.into(), detail: detail.into() })
     }
 
     pub fn refused(&self, refusal: Refusal) -> Refused {
@@ -137,8 +149,19 @@ impl FromRequestParts<Desk> for Visitor {
             csrf: csrf_of(secret),
             theme: theme_of(&parts.headers),
             done,
+            held: desk.held.clone(),
+            path: if parts.method == Method::GET { here(&parts.uri) } else { "/".into() },
+            live: parts.method == Method::GET,
         })
     }
+}
+
+/// This page, without what was said on it.
+fn here(uri: &Uri) -> String {
+    let asked = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let kept: Vec<_> = asked.filter(|(name, _)| name != "done").collect();
+    let kept: Vec<(&str, &str)> = kept.iter().map(|(name, value)| (&**name, &**value)).collect();
+    format!("{}{}", uri.path(), super::ask::query(&kept))
 }
 
 /// Who only looks is brought back after the log-in; a form has to be sent again.
@@ -156,6 +179,16 @@ pub struct Post {
 impl Post {
     pub fn text(&self, name: &str) -> &str {
         self.fields.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value.trim())
+    }
+
+    /// All that were chosen under this name.
+    pub fn texts(&self, name: &str) -> Vec<&str> {
+        self.fields.iter().filter(|(field, _)| field == name).map(|(_, value)| value.trim()).collect()
+    }
+
+    /// Nothing where nothing was written.
+    pub fn given(&self, name: &str) -> Option<String> {
+        Some(self.text(name).to_string()).filter(|text| !text.is_empty())
     }
 }
 
@@ -214,6 +247,11 @@ pub async fn nothing_here(visitor: Visitor, uri: Uri) -> Refused {
     visitor.refused(Refusal { status: 404, code: "CL0505".into(), title, detail })
 }
 
+/// A path of ours to go back to: never to another site.
+pub fn own_path(path: &str) -> &str {
+    if path.starts_with('/') && !path.starts_with("//") && !path.contains('\\') { path } else { "/" }
+}
+
 pub fn see_other(to: &str) -> Response {
     let to = HeaderValue::from_str(to).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response()
@@ -255,8 +293,7 @@ pub async fn log_in(
     let fields: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
     let text = |name: &str| fields.get(name).map_or("", |value| value.trim());
     let back = text("back");
-    // Never to another site.
-    let back = if back.starts_with('/') && !back.starts_with("//") && !back.contains('\\') { back } else { "/" };
+    let back = own_path(back);
     let from = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |Extension(Peer(ip))| ip);
     let entry = match text("code") {
         "" => desk.sessions.enter(text("name"), text("password"), from).await,

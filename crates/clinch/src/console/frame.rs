@@ -2,6 +2,7 @@
 
 use super::ask::Refusal;
 use super::door::Visitor;
+use super::held::Shown;
 use super::{files, look};
 use crate::api::safe_mode::{SafeMode, SafeModeShow};
 use crate::api::shapes::Overview;
@@ -9,12 +10,15 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use clinch_core::time::Timestamp;
+use clinch_core::user::Role;
 
 pub struct Frame {
     pub title: String,
     /// The entry of the navigation that one is under.
     pub place: &'static str,
     pub who: String,
+    /// What is not allowed is not offered; the API refuses it all the same.
+    pub role: Role,
     pub csrf: String,
     pub theme: &'static str,
     pub assets: &'static str,
@@ -24,6 +28,12 @@ pub struct Frame {
     pub safe_mode: Vec<SafeMode>,
     /// What was done on the page before.
     pub done: Option<&'static str>,
+    /// What this person has pressed and may still take back.
+    pub held: Vec<Shown>,
+    /// This page, to come back to.
+    pub path: String,
+    /// The script may ask for it again.
+    pub live: bool,
 }
 
 impl Frame {
@@ -34,6 +44,7 @@ impl Frame {
             title,
             place,
             who: visitor.who.name.clone(),
+            role: visitor.who.role,
             csrf: visitor.csrf.clone(),
             theme: visitor.theme,
             assets: files::version(),
@@ -42,6 +53,9 @@ impl Frame {
             version: overview.version,
             safe_mode: safe_mode.on,
             done: visitor.done.as_deref().and_then(look::said),
+            held: visitor.held.of(&visitor.who.name, visitor.now),
+            path: visitor.path.clone(),
+            live: visitor.live,
         })
     }
 }

@@ -27,14 +27,17 @@ pub fn number(number: &u64) -> String {
 /// The sign before a state: colour is never all that tells it.
 pub fn glyph(state: &str) -> &'static str {
     match state {
-        "queued" => "○",
-        "running" => "▶",
-        "waiting" => "◔",
+        "queued" | "planned" => "○",
+        "running" | "released" => "▶",
+        "waiting" | "pending" => "◔",
+        "paused" => "⏸",
         "retrying" => "↻",
-        "success" | "done" | "closed" => "✓",
+        "success" | "done" | "closed" | "approved" => "✓",
         "noop" => "–",
         "dead" | "open" | "failed" => "!",
-        "unknown" => "?",
+        "rejected" | "stopped" => "✗",
+        "changed" => "≠",
+        "unknown" | "asks" => "?",
         _ => "·",
     }
 }
@@ -45,6 +48,19 @@ pub fn said(word: &str) -> Option<&'static str> {
         "replayed" => "It runs again.",
         "safe-mode-on" => "Safe mode is on. Events are still accepted.",
         "safe-mode-off" => "Safe mode is off. What waited is let go at its rate.",
+        "undone" => "Taken back. Nothing was done.",
+        "too-late" => "It was too late to take it back.",
+        "drop-asked" => "It is on record. A second person confirms it, or you do from tomorrow on.",
+        "drop-confirmed" => "Dropped. They are kept for 30 days and can be taken back.",
+        "undropped" => "Taken back. They are dead letters again.",
+        "planned" => "The set is frozen and counted. Nothing runs yet.",
+        "started" => "It was started.",
+        "started-before" => "It was started before. Pressing twice is pressing once.",
+        "turned" => "Done.",
+        "turned-before" => "It was so already; nothing was changed.",
+        "paused" => "It stands still. Events are still accepted.",
+        "resumed" => "It goes on. Jobs that were sent away are called back.",
+        "not-paused" => "It was not paused; nothing was changed.",
         _ => return None,
     })
 }

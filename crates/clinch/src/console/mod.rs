@@ -1,14 +1,19 @@
 //! The console: HTML for people, rendered here, from what the public API answers. Reading and all that changes something in
 //! bounds works without a script; the script adds keys and live numbers.
 
+mod approvals;
 mod ask;
+mod dead;
 mod door;
 mod files;
 mod frame;
+pub mod held;
 mod jobs;
 mod live;
 mod look;
 mod overview;
+mod pauses;
+mod replays;
 mod runbooks;
 mod safe_mode;
 
@@ -41,6 +46,7 @@ pub struct Desk {
     pub clock: Arc<dyn Clock>,
     pub hosts: Hosts,
     pub stop: CancellationToken,
+    pub held: held::Held,
 }
 
 pub fn router(desk: Desk) -> Router {
@@ -53,6 +59,24 @@ pub fn router(desk: Desk) -> Router {
         .route("/safe-mode", get(safe_mode::show))
         .route("/safe-mode/on", post(safe_mode::on))
         .route("/safe-mode/off", post(safe_mode::off))
+        .route("/dead", get(dead::list))
+        .route("/dead/drops", get(dead::drops))
+        .route("/dead/drop", post(dead::review))
+        .route("/dead/drop/ask", post(dead::ask_drop))
+        .route("/dead/drop/confirm", post(dead::confirm_drop))
+        .route("/dead/undrop", post(dead::undrop))
+        .route("/replays", get(replays::list).post(replays::plan))
+        .route("/replays/new", get(replays::new))
+        .route("/replays/{id}", get(replays::show))
+        .route("/replays/{id}/start", post(replays::start))
+        .route("/replays/{id}/turn", post(replays::turn))
+        .route("/approvals", get(approvals::list))
+        .route("/approvals/review", post(approvals::review))
+        .route("/approvals/decide", post(approvals::decide))
+        .route("/approvals/{job}/{step}", get(approvals::show))
+        .route("/pauses", get(pauses::list).post(pauses::pause))
+        .route("/pauses/resume", post(pauses::resume))
+        .route("/held/{id}/undo", post(held::undo))
         .route("/live", get(live::stream))
         .route("/login", get(door::ask_in).post(door::log_in))
         .route("/logout", post(door::log_out))

@@ -13,7 +13,7 @@
   const busy = () => document.hidden || paused || $('dialog[open]') || (document.activeElement && document.activeElement.closest('[data-live] form'))
     || $('[data-live] input:checked');
   async function refresh() {
-    if (asking || busy() || !$('[data-live]')) return;
+    if (asking || busy() || !$('[data-live]') || 'still' in document.body.dataset) return;
     asking = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: 'text/html' }, redirect: 'error' });
@@ -78,6 +78,32 @@
     const opener = event.target.closest('[data-open]');
     if (opener) { const box = document.getElementById(opener.dataset.open); if (box && box.showModal) { event.preventDefault(); box.showModal(); } }
   });
+
+  // How many are chosen stands on the button.
+  function count() {
+    for (const button of $$('[data-count]')) {
+      const chosen = $$(`input[name="${button.dataset.count}"]:checked`, button.form).length;
+      button.textContent = chosen ? `${button.dataset.word} ${chosen}…` : `${button.dataset.word}…`;
+    }
+  }
+  document.addEventListener('change', count); document.addEventListener('click', event => { if (event.target.closest('[data-check]')) count(); });
+  count();
+
+  // On a small screen what has consequences is held down, not tapped: a thumb slips. A keyboard presses it as ever.
+  const small = matchMedia('(max-width: 46rem)');
+  document.documentElement.dataset.script = '';
+  let holding = 0;
+  const release = () => { clearTimeout(holding); $$('.holding').forEach(button => button.classList.remove('holding')); };
+  document.addEventListener('pointerdown', event => {
+    const button = event.target.closest('[data-hold]');
+    if (!button || !small.matches) return;
+    button.classList.add('holding');
+    holding = setTimeout(() => { release(); button.form.requestSubmit(button); }, 700);
+  });
+  for (const end of ['pointerup', 'pointercancel', 'scroll']) document.addEventListener(end, release, true);
+  document.addEventListener('click', event => {
+    if (small.matches && event.detail > 0 && event.target.closest('[data-hold]')) { event.preventDefault(); say('hold the button'); }
+  }, true);
 
   // Keys. They can be switched off in the settings, for those whose tools type letters.
   let going = 0;
