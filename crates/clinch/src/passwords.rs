@@ -43,7 +43,7 @@ pub struct Passwords {
 }
 
 impl Passwords {
-    pub fn new() -> Passwords {
+    pub fn prepared() -> Passwords {
         // Made of what nobody knows, with the cost of a real one; the work is done once, at the start.
         let nobody = hash(&data_encoding::BASE64URL_NOPAD.encode(&secret_bytes()));
         Passwords { places: Semaphore::new(AT_ONCE), of_nobody: nobody }
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn k1_a_password_fits_what_was_kept_of_it_and_nothing_else_does() {
-        let passwords = Passwords::new();
+        let passwords = Passwords::prepared();
         let kept = passwords.hash("correct horse battery".into()).await;
         assert!(kept.as_str().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", kept.as_str());
         assert_ne!(kept, passwords.hash("correct horse battery".into()).await, "salted");

@@ -56,7 +56,7 @@ impl Sessions {
         Sessions {
             house,
             admin,
-            passwords: Passwords::new(),
+            passwords: Passwords::prepared(),
             by_address: tries(ADDRESS_TRIES),
             by_name: Mutex::new(Tries::new(NAME_TRIES.0, NAME_TRIES.1, TRIED_MAX)),
         }

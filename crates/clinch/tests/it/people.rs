@@ -411,8 +411,7 @@ async fn k1_a_link_logs_in_once_with_what_its_maker_came_with() {
         assert_eq!(said.code, 0, "{}", said.err);
         let url: url::Url = said.out.trim().parse().unwrap();
         assert_eq!(url.path(), "/login");
-        let code = url.query_pairs().find(|(name, _)| name == "code").unwrap().1.into_owned();
-        code
+        url.query_pairs().find(|(name, _)| name == "code").unwrap().1.into_owned()
     };
     let code = open(ask(&world, &["open"]).await).await;
     let mut admin = browser(&world);
