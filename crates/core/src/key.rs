@@ -337,6 +337,12 @@ impl IdempotencyKey {
         &self.0
     }
 
+    /// Whether a text could be one.
+    pub fn is_like(text: &str) -> bool {
+        let digits = text.strip_prefix("clinch-").unwrap_or_default();
+        digits.len() == 32 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    }
+
     /// As unlike any other as the key is, for practical purposes.
     pub fn number(&self) -> u64 {
         let digits = self.0.strip_prefix("clinch-").and_then(|digits| digits.get(..16));

@@ -293,16 +293,20 @@ impl Text {
         }
         match Query::parse(text, now) {
             Ok(query) => Ok(Text::Query(Box::new(query))),
-            // A key may well have a colon in it: `stripe:evt_1`.
-            Err(error) if text.is_empty() || text.contains(char::is_whitespace) || is_a_word(text) => Err(error),
+            // A key may well have a colon in it: `stripe:evt_1`; and a phone number spaces.
+            Err(error) if text.is_empty() || is_a_word(text) => Err(error),
+            Err(error) if text.contains(SIGNS) && text.contains(char::is_whitespace) => Err(error),
             Err(_) => Ok(Text::Bare(text.to_string())),
         }
     }
 }
 
+/// What stands after a word, or could be meant to.
+const SIGNS: [char; 5] = [':', '<', '>', '=', '~'];
+
 /// Whether it begins with a word to look by, or with what could be meant for one.
 fn is_a_word(text: &str) -> bool {
-    let Some(end) = text.find([':', '<', '>']) else { return false };
+    let Some(end) = text.find(SIGNS) else { return false };
     let bare = WORDS.iter().map(|word| word.trim_end_matches([':', '>', '=']));
     nearest(&text[..end], bare.chain(["error"])).is_some() || text.starts_with("payload.")
 }
@@ -362,7 +366,7 @@ mod tests {
         assert!(matches!(refused("job:7"), BadQuery::Job(_)));
         let said = |text: &str| refused(text).to_string();
         assert!(said("flwo:x").contains("did you mean `flow:`?"), "{}", said("flwo:x"));
-        assert!(said("tries>3").contains("did you mean `try>=`?"), "{}", said("tries>3"));
+        assert!(said("tyr>3").contains("did you mean `try>=`?"), "{}", said("tyr>3"));
         assert!(said("state:retriyng").contains("did you mean `retrying`?"));
         assert!(said("reason:auth").contains("auth_failed"));
         assert!(said("error~\"429\"").contains("`error~\"429\"` is not a word"));
@@ -378,10 +382,10 @@ mod tests {
         assert!(matches!(read("job_01HZX5T0N8W2A/charge"), Text::Step(_)));
         assert!(matches!(read("0af7651916cd43dd8448eb211c80319c"), Text::Trace(_)));
         assert!(matches!(read("flow:orders"), Text::Query(_)));
-        for bare in ["ada@example.org", "evt_1Qw8Zx2eZvKYlo2C", "stripe:evt_1Qw8", "+49301234567", "k-1"] {
+        for bare in ["ada@example.org", "evt_1Qw8Zx2eZvKYlo2C", "stripe:evt_1Qw8", "+49 30 1234567", "k-1", "a=b"] {
             assert_eq!(read(bare), Text::Bare(bare.into()));
         }
-        for wrong in ["", "flwo:orders", "flow:orders ada@example.org", "state:daed", "error:x"] {
+        for wrong in ["", "flwo:orders", "flow:orders ada@example.org", "state:daed", "error:x", "error~\"429\""] {
             assert!(Text::read(wrong, NOW).is_err(), "{wrong}");
         }
     }

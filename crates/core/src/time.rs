@@ -76,7 +76,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, BadDuration> {
     if trimmed.is_empty() {
         return Err(bad());
     }
-    if trimmed.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+    // A longer number is no length of time that somebody forgot the unit of; it may be a card's.
+    if trimmed.len() <= 9 && trimmed.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
         return Err(BadDuration::NoUnit(trimmed.to_string()));
     }
     let mut total = 0f64;

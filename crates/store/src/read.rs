@@ -30,7 +30,7 @@ use std::time::Duration;
 pub const LIST_ROWS_MAX: usize = 1_000;
 /// A filtered list looks at no more rows than this, and says how far it got: whoever wants more asks again from there.
 pub const SCAN_ROWS_MAX: usize = 50_000;
-/// The same where every row costs a look into another table.
+/// The same where every row costs a look elsewhere: into another table, or at a row far from the last.
 pub const SCAN_COSTLY_ROWS_MAX: usize = 10_000;
 /// What fits is counted up to this; beyond it there are only more.
 pub const COUNT_MAX: u64 = 10_000;
@@ -227,6 +227,7 @@ impl JobFilter {
         match self {
             JobFilter { jobs: Some(_), .. } => None,
             JobFilter { source: Some(_), .. } | JobFilter { steps: Some(_), .. } => Some(SCAN_COSTLY_ROWS_MAX),
+            JobFilter { word: Some(Word::Dead | Word::Dropped), .. } => is_narrow.then_some(SCAN_COSTLY_ROWS_MAX),
             _ => is_narrow.then_some(SCAN_ROWS_MAX),
         }
     }

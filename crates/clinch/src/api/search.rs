@@ -7,21 +7,24 @@ use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{Found, Hit, JobList};
 use crate::house::House;
+use crate::masking::rules;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use clinch_core::approval::ApprovalId;
 use clinch_core::effect::EffectId;
 use clinch_core::id::{EventId, JobId, PlanId};
 use clinch_core::job::Word;
-use clinch_core::key::{DedupKey, KEY_BYTES_MAX, Pepper};
+use clinch_core::key::{DedupKey, IdempotencyKey, KEY_BYTES_MAX, Pepper};
 use clinch_core::payload::{Payload, TENANT_DEFAULT, TraceId};
 use clinch_core::search::{Query as Which, TEXT_BYTES_MAX, Text, meant};
 use clinch_core::subject::Handle;
-use clinch_store::read::{JobFilter, JobRow, Within};
+use clinch_store::read::{EffectFilter, EffectRow, JobFilter, JobRow, LIST_ROWS_MAX, Within};
 use std::collections::BTreeSet;
 
 /// So many events of one millisecond are looked into for a trace.
 const EVENTS_OF_MILLISECOND_MAX: usize = 1_000;
+/// So many effects are looked through for the key that one was sent under.
+const EFFECTS_LOOKED_AT_MAX: usize = 10 * LIST_ROWS_MAX;
 /// So many events of one person are told, the newest.
 const EVENTS_FOUND_MAX: usize = 50;
 
@@ -69,6 +72,8 @@ fn opened(mut found: Found) -> Found {
         [one] => Some(one.path.clone()),
         _ => None,
     };
+    // What somebody looks for may be an address.
+    found.notes.iter_mut().for_each(|note| *note = rules().sentence(note));
     if found.hits.is_empty() && found.taken_for != "query" && found.notes.is_empty() {
         found.notes.push("Nothing has this id; its retention may have ended.".into());
     }
@@ -138,7 +143,32 @@ async fn bare(house: &House, text: &str, taken_for: &str) -> Result<Found, Probl
     if !found.hits.is_empty() {
         return Ok(found);
     }
+    if IdempotencyKey::is_like(text) {
+        return sent_under(house, text, taken_for).await;
+    }
     Ok(Found { notes: not_found(house), ..found })
+}
+
+/// The effect that partners know by this key. It does not tell its job, so the newest effects are looked through.
+async fn sent_under(house: &House, key: &str, taken_for: &str) -> Result<Found, Problem> {
+    let mut filter = EffectFilter { limit: LIST_ROWS_MAX, ..EffectFilter::default() };
+    for _ in 0..EFFECTS_LOOKED_AT_MAX / LIST_ROWS_MAX {
+        let page = house.store.effects(filter.clone()).await?;
+        let is_it = |row: &&EffectRow| IdempotencyKey::of(row.job, &row.effect.name).as_str() == key;
+        if let Some(row) = page.rows.iter().find(is_it) {
+            let found = job(house, row.job).await?;
+            let hits = vec![hit("effect", &row.id().to_string(), "effects", "effect_key")];
+            return Ok(Found { taken_for: taken_for.into(), hits, ..found });
+        }
+        match page.rows.last().filter(|_| page.more) {
+            Some(last) => filter.before = Some(last.id()),
+            None => break,
+        }
+    }
+    let said = format!(
+        "None of the newest {EFFECTS_LOOKED_AT_MAX} effects was sent under this key; older ones were not looked through."
+    );
+    Ok(Found { notes: vec![said], ..nothing(taken_for) })
 }
 
 /// What `find_by` names: somebody's address, the number of an order.

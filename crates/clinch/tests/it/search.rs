@@ -53,6 +53,12 @@ async fn i1_whatever_names_a_job_finds_it() {
     let told = search(&world, &format!("{job}/{step}")).await;
     assert_eq!(told["open"], json!(format!("/effects/{job}/{step}")));
     assert_eq!(world.admin(&format!("/api/v1{}", told["open"].as_str().unwrap())).await.status, 200);
+    let sent = world.target.calls().last().unwrap().key().to_string();
+    let told = search(&world, &sent).await;
+    assert_eq!(
+        (&told["open"], &told["hits"][0]["by"]),
+        (&json!(format!("/effects/{job}/{step}")), &json!("effect_key"))
+    );
     let ask = json!({"query": "reason:auth_failed source:orders try>=1", "reason": "look"});
     let plan = world.command("/api/v1/replays", ask).await.json()["plan"]["id"].as_str().unwrap().to_string();
     assert_eq!(search(&world, &plan).await["open"], json!(format!("/replays/{plan}")));
