@@ -17,13 +17,14 @@ use clinch_store::approval::ApprovalFilter;
 use clinch_store::{ApprovalRow, DecideAsk, Decided};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 const ROWS_DEFAULT: usize = 50;
 /// More are not decided at once.
 const BULK_MAX: usize = 500;
 
 /// An approval in a list.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Approval {
     pub id: String,
     pub job_id: String,
@@ -48,7 +49,7 @@ pub struct Approval {
     pub shown: Vec<Fact>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ApprovalList {
     pub schema: String,
     pub approvals: Vec<Approval>,
@@ -56,13 +57,13 @@ pub struct ApprovalList {
     pub next_before: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Fact {
     pub name: String,
     pub value: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct VoteCast {
     pub actor: String,
     pub vote: String,
@@ -70,7 +71,7 @@ pub struct VoteCast {
     pub reason: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ApprovalShow {
     pub schema: String,
     pub approval: Approval,
@@ -79,7 +80,7 @@ pub struct ApprovalShow {
     pub audit: Vec<Audit>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Ballot {
     Approve,
@@ -98,7 +99,7 @@ impl From<Ballot> for Vote {
 }
 
 /// What `POST /api/v1/approvals/{job}/{step}/decide` takes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VoteAsk {
     pub vote: Ballot,
@@ -106,7 +107,7 @@ pub struct VoteAsk {
 }
 
 /// What `POST /api/v1/approvals/decide` takes: these, or those that wait and are like this, if they are not too many.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkAsk {
     pub vote: Ballot,
@@ -119,7 +120,7 @@ pub struct BulkAsk {
     pub max: Option<usize>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BulkQuery {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,7 +130,7 @@ pub struct BulkQuery {
 }
 
 /// What came of one vote.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct VoteOutcome {
     pub id: String,
     /// `decided`, `counted`, `before`, `late`, `not_allowed` or `not_found`.
@@ -139,13 +140,13 @@ pub struct VoteOutcome {
     pub said: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BulkVoted {
     pub schema: String,
     pub outcomes: Vec<VoteOutcome>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Voted {
     pub schema: String,
     #[serde(flatten)]

@@ -16,9 +16,10 @@ use clinch_core::time::{Timestamp, parse_duration};
 use clinch_store::{Record, SteerAsk, Steered};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// `clinch.pauses.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PauseList {
     pub schema: String,
     pub pauses: Vec<Pause>,
@@ -28,7 +29,7 @@ pub struct PauseList {
 }
 
 /// Something that stands still.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pause {
     pub scope: String,
     pub reason: String,
@@ -50,7 +51,7 @@ impl From<&control::Pause> for Pause {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseAsk {
     pub scope: String,
@@ -61,7 +62,7 @@ pub struct PauseAsk {
 }
 
 /// `clinch.pauses.set/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PauseSet {
     pub schema: String,
     pub pause: Pause,
@@ -69,7 +70,7 @@ pub struct PauseSet {
     pub before: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeAsk {
     #[serde(default)]
@@ -77,7 +78,7 @@ pub struct ResumeAsk {
 }
 
 /// `clinch.pauses.resume/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Resumed {
     pub schema: String,
     pub scope: String,

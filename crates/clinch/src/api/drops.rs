@@ -14,13 +14,14 @@ use clinch_core::audit::Who;
 use clinch_core::id::JobId;
 use clinch_store::{DropAsk, DropEnd};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// So many in one command.
 const JOBS_MAX: usize = 1_000;
 const ROWS_DEFAULT: usize = 100;
 
 /// What `POST /api/v1/dead/drop`, `…/drop/confirm` and `…/undrop` take.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DropsAsk {
     pub jobs: Vec<String>,
@@ -28,13 +29,13 @@ pub struct DropsAsk {
 }
 
 /// `clinch.dlq.drop/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DropsDone {
     pub schema: String,
     pub jobs: Vec<DropDone>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DropDone {
     pub job_id: String,
     /// asked, dropped, undropped, withdrawn; or refused, and then nothing was changed.
@@ -43,14 +44,14 @@ pub struct DropDone {
 }
 
 /// `clinch.dlq.drops/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DropList {
     pub schema: String,
     pub drops: Vec<Drop>,
 }
 
 /// A request that nobody has confirmed yet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Drop {
     pub job_id: String,
     pub flow: String,

@@ -14,9 +14,10 @@ use clinch_core::user::{Permission, is_own};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// `clinch.me.show/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MeShow {
     pub schema: String,
     pub name: String,
@@ -28,7 +29,7 @@ pub struct MeShow {
 }
 
 /// `clinch.me.link/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LoginLink {
     pub schema: String,
     /// Below the address of the console. It works once.
@@ -36,7 +37,7 @@ pub struct LoginLink {
     pub expires_at: Moment,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OwnPasswordAsk {
     pub present: String,
@@ -44,7 +45,7 @@ pub struct OwnPasswordAsk {
 }
 
 /// `clinch.me.password/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PasswordSet {
     pub schema: String,
     pub name: String,

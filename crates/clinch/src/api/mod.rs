@@ -17,6 +17,7 @@ mod jobs;
 mod keys;
 mod latency;
 pub mod me;
+pub mod openapi;
 mod problem;
 mod query;
 pub mod replays;
@@ -147,6 +148,7 @@ fn table() -> Routes {
         .put("/api/v1/settings/{name}", Settings, settings::set)
         .delete("/api/v1/settings/{name}", Settings, settings::unset)
         .post("/api/v1/settings/{name}/rollback", Settings, settings::roll_back)
+        .get("/api/v1/openapi.json", Read, openapi::show)
 }
 
 fn finish(

@@ -6,8 +6,9 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use clinch_store::StoreError;
-use serde_json::json;
+use serde::Serialize;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 #[derive(Debug)]
 pub struct Problem {
@@ -20,6 +21,23 @@ pub struct Problem {
     steps: Vec<String>,
     /// After so many seconds it may be asked again.
     retry_after: Option<u64>,
+}
+
+/// The problem, as it is sent.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Told {
+    #[serde(rename = "type")]
+    kind: String,
+    title: &'static str,
+    status: u16,
+    /// What happened, and what to do.
+    detail: String,
+    /// Which problem it is; it stays the same.
+    code: &'static str,
+    /// The steps that wait for a ruling.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    steps: Vec<String>,
 }
 
 impl Problem {
@@ -123,17 +141,15 @@ impl From<StoreError> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut body = json!({
-            "type": format!("urn:clinch:problem:{}", self.slug),
-            "title": self.title,
-            "status": self.status.as_u16(),
+        let body = Told {
+            kind: format!("urn:clinch:problem:{}", self.slug),
+            title: self.title,
+            status: self.status.as_u16(),
             // A question is answered with its own words; they may be an address or a token that was pasted.
-            "detail": rules().sentence(&self.detail),
-            "code": self.code,
-        });
-        if !self.steps.is_empty() {
-            body["steps"] = json!(self.steps);
-        }
+            detail: rules().sentence(&self.detail),
+            code: self.code,
+            steps: self.steps,
+        };
         let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

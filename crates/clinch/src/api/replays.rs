@@ -26,6 +26,7 @@ use clinch_store::{NewItem, NewPlan, StartAsk, Started, Turn, TurnAsk, Turned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use utoipa::ToSchema;
 
 /// So many dead letters are looked at in one part.
 const PART: usize = 500;
@@ -35,7 +36,7 @@ const ITEMS_TOLD: usize = 100;
 const COUNTER: u64 = (1 << 20) - 1;
 
 /// What `POST /api/v1/replays` takes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanAsk {
     /// Words such as `flow:orders reason:auth_failed since:2h`.
@@ -45,13 +46,14 @@ pub struct PlanAsk {
 }
 
 /// What `POST /api/v1/replays/{id}/start` takes.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanStart {
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
     pub max: Option<NonZeroU32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<u32>,
@@ -59,20 +61,21 @@ pub struct PlanStart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
     pub at_once: Option<NonZeroU32>,
     #[serde(default)]
     pub config: ReplayOn,
 }
 
 /// What `POST /api/v1/replays/{id}/pause`, `resume` and `stop` take.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanTurn {
     pub reason: String,
 }
 
 /// `clinch.replays.show/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanShow {
     pub schema: String,
     /// Of a command: whether it changed anything.
@@ -82,13 +85,13 @@ pub struct PlanShow {
 }
 
 /// `clinch.replays.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanList {
     pub schema: String,
     pub plans: Vec<Plan>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
     pub id: String,
     /// planned, running, paused, stopped or done.
@@ -173,7 +176,7 @@ impl From<&PlanRow> for Plan {
 }
 
 /// `clinch.replays.jobs/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanJobs {
     pub schema: String,
     pub jobs: Vec<PlanJob>,
@@ -181,7 +184,7 @@ pub struct PlanJobs {
     pub next_after: Option<u64>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanJob {
     pub no: u64,
     pub job_id: String,

@@ -17,9 +17,10 @@ use clinch_core::safe_mode::{self, SafeScope, drain_time};
 use clinch_core::time::Timestamp;
 use clinch_store::{Record, SteerAsk, Steered};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// `clinch.safe_mode.show/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SafeModeShow {
     pub schema: String,
     pub on: Vec<SafeMode>,
@@ -32,7 +33,7 @@ pub struct SafeModeShow {
     pub now: Standing,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SafeMode {
     pub scope: String,
     pub reason: String,
@@ -55,14 +56,14 @@ impl From<&safe_mode::SafeMode> for SafeMode {
 }
 
 /// Jobs of a flow or a playbook that wait because of safe mode.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Held {
     pub flow: String,
     pub jobs: u64,
     pub oldest_at: Option<Moment>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SafeModeOn {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,7 +74,7 @@ pub struct SafeModeOn {
     pub until: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SafeModeOff {
     /// Without one, wherever it is on.
@@ -87,7 +88,7 @@ pub struct SafeModeOff {
 }
 
 /// `clinch.safe_mode.set/v1`: what was turned on or off, and how things are now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SafeModeSet {
     pub schema: String,
     pub changed: Vec<SafeMode>,
@@ -96,7 +97,7 @@ pub struct SafeModeSet {
 }
 
 /// What waits, as it is now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Standing {
     /// By flow.
     pub held: Vec<Held>,

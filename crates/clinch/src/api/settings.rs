@@ -18,19 +18,20 @@ use clinch_store::{SteerAsk, Steered};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// So many changes of a setting are told, the newest.
 const CHANGES_MAX: usize = 100;
 
 /// `clinch.settings.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingList {
     pub schema: String,
     pub settings: Vec<Setting>,
 }
 
 /// Something that can be set, or is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Setting {
     pub name: String,
     /// What counts now.
@@ -47,7 +48,7 @@ pub struct Setting {
 }
 
 /// What is set over the file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LiveSetting {
     pub value: String,
     pub version: i64,
@@ -63,7 +64,7 @@ pub struct LiveSetting {
 }
 
 /// `clinch.settings.show/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingShow {
     pub schema: String,
     pub setting: Setting,
@@ -72,7 +73,7 @@ pub struct SettingShow {
 }
 
 /// One change of it, from the record.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingChange {
     /// 0: from then on the file counted.
     pub version: i64,
@@ -84,11 +85,12 @@ pub struct SettingChange {
     pub reason: String,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettingAsk {
     /// A text, a number or a boolean.
     #[serde(deserialize_with = "as_written")]
+    #[schema(value_type = Value)]
     pub value: String,
     #[serde(default)]
     pub reason: String,
@@ -111,7 +113,7 @@ fn as_written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::E
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettingUnset {
     #[serde(default)]
@@ -122,7 +124,7 @@ pub struct SettingUnset {
     pub dry_run: bool,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettingRollback {
     /// The version to go back to; 0 is the file.
@@ -138,7 +140,7 @@ pub struct SettingRollback {
 }
 
 /// `clinch.settings.set/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingSet {
     pub schema: String,
     pub name: String,
@@ -154,7 +156,7 @@ pub struct SettingSet {
 }
 
 /// A setting before or after a change.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingSide {
     pub value: String,
     /// Whether it is what the file says.

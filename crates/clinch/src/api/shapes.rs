@@ -12,6 +12,7 @@ use clinch_core::time::Timestamp;
 use clinch_store::read;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::str::FromStr;
+use utoipa::ToSchema;
 
 /// A moment, in JSON a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +39,7 @@ impl FromStr for Moment {
 }
 
 /// A job in a list.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     pub id: String,
     pub event_id: String,
@@ -64,7 +65,7 @@ pub struct Job {
 }
 
 /// Why a policy refused something.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Refusal {
     pub policy: String,
     /// consent, quiet_hours, frequency, channel_limit
@@ -111,7 +112,7 @@ pub fn version(id: clinch_store::VersionId) -> String {
 }
 
 /// `clinch.jobs.list/v1`, `clinch.dlq.list/v1`, `clinch.events.show/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobList {
     pub schema: String,
     pub jobs: Vec<Job>,
@@ -147,7 +148,7 @@ impl JobList {
 }
 
 /// How far a list has looked.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct Scope {
     /// So many were looked at.
     pub looked_at: u64,
@@ -160,7 +161,7 @@ pub struct Scope {
 }
 
 /// `clinch.events.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventList {
     pub schema: String,
     pub events: Vec<EventLine>,
@@ -170,7 +171,7 @@ pub struct EventList {
 }
 
 /// An event in a list.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventLine {
     pub id: String,
     pub source: String,
@@ -202,7 +203,7 @@ impl From<&read::EventRow> for EventLine {
 }
 
 /// `clinch.search/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Found {
     pub schema: String,
     /// What the text was taken for: job, event, plan, step, trace, text or query.
@@ -218,7 +219,7 @@ pub struct Found {
 }
 
 /// Something that a text names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Hit {
     /// job, effect, approval or plan.
     pub kind: String,
@@ -229,7 +230,7 @@ pub struct Hit {
 }
 
 /// `clinch.jobs.show/v1`: everything about one job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobShow {
     pub schema: String,
     pub job: Job,
@@ -258,7 +259,7 @@ pub struct JobShow {
     pub body: Preview,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     pub id: String,
     pub source: String,
@@ -279,7 +280,7 @@ fn one() -> u32 {
     1
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Attempt {
     pub no: u32,
     pub started_at: Moment,
@@ -307,7 +308,7 @@ impl From<&read::AttemptRow> for Attempt {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Effect {
     pub step: String,
     pub state: String,
@@ -340,7 +341,7 @@ impl From<&clinch_core::effect::Effect> for Effect {
 }
 
 /// What became of a send whose worker had lost the job by then: evidence, which changed nothing.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LateAnswer {
     pub step: String,
     /// What it says of the effect: done, not_done, unknown.
@@ -367,7 +368,7 @@ impl From<&clinch_core::effect::LateAnswer> for LateAnswer {
 }
 
 /// `clinch.effects.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EffectList {
     pub schema: String,
     pub effects: Vec<EffectRow>,
@@ -378,7 +379,7 @@ pub struct EffectList {
 }
 
 /// An effect in a list.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EffectRow {
     /// Its job and its step: `job_…/charge`.
     pub id: String,
@@ -394,7 +395,7 @@ pub struct EffectRow {
 }
 
 /// `clinch.effects.show/v1`: everything about one effect.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EffectShow {
     pub schema: String,
     pub id: String,
@@ -409,7 +410,7 @@ pub struct EffectShow {
 }
 
 /// `clinch.effects.verify/v1`: what the partner says. Nothing was changed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EffectVerified {
     pub schema: String,
     pub id: String,
@@ -425,7 +426,7 @@ pub struct EffectVerified {
 }
 
 /// What `POST /api/v1/effects/{job}/{step}/resolve` takes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveAsk {
     pub outcome: ResolveTo,
@@ -434,7 +435,7 @@ pub struct ResolveAsk {
     pub reason: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResolveTo {
     Done,
@@ -442,7 +443,7 @@ pub enum ResolveTo {
 }
 
 /// `clinch.effects.resolve/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EffectResolved {
     pub schema: String,
     pub id: String,
@@ -456,7 +457,7 @@ pub struct EffectResolved {
 }
 
 /// A later delivery of the same key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Delivery {
     pub at: Moment,
     pub conflict: bool,
@@ -469,7 +470,7 @@ impl From<&read::DeliveryRow> for Delivery {
     }
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Audit {
     pub no: u64,
     pub at: Moment,
@@ -515,7 +516,7 @@ impl Audit {
 }
 
 /// `clinch.audit.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditList {
     pub schema: String,
     pub audit: Vec<Audit>,
@@ -524,7 +525,7 @@ pub struct AuditList {
 }
 
 /// `clinch.audit.verify/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditVerified {
     pub schema: String,
     /// Every row is where it was and as it was.
@@ -538,14 +539,14 @@ pub struct AuditVerified {
 }
 
 /// `clinch.users.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserList {
     pub schema: String,
     pub users: Vec<User>,
 }
 
 /// A user.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct User {
     pub name: String,
     pub role: String,
@@ -555,7 +556,7 @@ pub struct User {
 }
 
 /// Somebody is to be one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserAsk {
     pub name: String,
@@ -568,7 +569,7 @@ pub struct UserAsk {
 }
 
 /// `clinch.users.add/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserMade {
     pub schema: String,
     pub user: User,
@@ -577,20 +578,20 @@ pub struct UserMade {
 }
 
 /// `clinch.users.remove/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserRemoved {
     pub schema: String,
     pub name: String,
 }
 
 /// `clinch.sources.list/v1`: every way in.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SourceList {
     pub schema: String,
     pub sources: Vec<SourceNow>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SourceNow {
     pub name: String,
     /// source, or flow for a flow's own route.
@@ -604,14 +605,14 @@ pub struct SourceNow {
 }
 
 /// `clinch.tokens.list/v1`: tokens of senders, the newest first.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TokenList {
     pub schema: String,
     pub tokens: Vec<Token>,
 }
 
 /// A sender's token without what proves it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     pub id: String,
     pub sender: String,
@@ -625,7 +626,7 @@ pub struct Token {
 }
 
 /// What is asked for when a token is made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenAsk {
     pub sender: String,
@@ -637,21 +638,21 @@ pub struct TokenAsk {
 }
 
 /// `clinch.tokens.new/v1`: the only time that its text is told.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize, ToSchema)]
 pub struct TokenMade {
     pub schema: String,
     pub text: String,
     pub token: Token,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RevokeAsk {
     pub reason: String,
 }
 
 /// `clinch.tokens.revoke/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TokenRevoked {
     pub schema: String,
     pub id: String,
@@ -660,7 +661,7 @@ pub struct TokenRevoked {
 }
 
 /// `clinch.budgets.list/v1`: who has used something of a retry budget.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BudgetList {
     pub schema: String,
     pub budgets: Vec<Budget>,
@@ -669,14 +670,14 @@ pub struct BudgetList {
 }
 
 /// `clinch.budgets.show/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct BudgetShow {
     pub schema: String,
     pub budget: Budget,
 }
 
 /// What one entity has left.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Budget {
     /// The worker's name.
     pub budget: String,
@@ -701,14 +702,14 @@ pub struct Budget {
 }
 
 /// `clinch.schedules.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleList {
     pub schema: String,
     pub schedules: Vec<Schedule>,
 }
 
 /// When a worker runs by itself, and what its last run came to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Schedule {
     /// The worker's name.
     pub name: String,
@@ -729,14 +730,14 @@ pub struct Schedule {
 }
 
 /// A run now.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScheduleRunAsk {
     pub reason: String,
 }
 
 /// `clinch.schedules.run/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ScheduleRun {
     pub schema: String,
     pub schedule: String,
@@ -745,7 +746,7 @@ pub struct ScheduleRun {
 }
 
 /// More for one entity.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetGrant {
     /// Its name as the event says it, or `ent_…`.
@@ -757,14 +758,14 @@ pub struct BudgetGrant {
 }
 
 /// `clinch.keys.list/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeysList {
     pub schema: String,
     pub keys: Vec<KeyRow>,
 }
 
 /// A key that the store is encrypted with, and how much is under it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeyRow {
     /// `none` for what is from before encryption.
     pub id: String,
@@ -776,7 +777,7 @@ pub struct KeyRow {
 }
 
 /// Whose data is to be erased: a value, or an event.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, ToSchema)]
 pub struct ForgetAsk {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
@@ -788,7 +789,7 @@ pub struct ForgetAsk {
 }
 
 /// `clinch.chore/v1`: long work on the whole store, under way or the last that was.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChoreShow {
     pub schema: String,
     /// rotate, forget
@@ -828,14 +829,14 @@ impl From<&Chore> for ChoreShow {
 }
 
 /// `clinch.sources.rejections/v1`: what this node refused since it started, the newest first.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RejectionList {
     pub schema: String,
     pub source: String,
     pub rejections: Vec<Rejection>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Rejection {
     pub at: Moment,
     /// A word of a fixed list.
@@ -847,7 +848,7 @@ pub struct Rejection {
 }
 
 /// A body's shape, its texts masked.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Preview {
     pub bytes: usize,
     pub json: bool,
@@ -872,7 +873,7 @@ impl Preview {
 }
 
 /// What `POST /api/v1/jobs/{id}/replay` takes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplayAsk {
     pub reason: String,
@@ -883,7 +884,7 @@ pub struct ReplayAsk {
 }
 
 /// The workspace to run on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplayOn {
     /// The one it was accepted with.
@@ -894,7 +895,7 @@ pub enum ReplayOn {
 }
 
 /// A person's word on effects that may or may not have happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Ruling {
     /// Send again; it may happen twice.
@@ -904,7 +905,7 @@ pub enum Ruling {
 }
 
 /// `clinch.jobs.replay/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Replayed {
     pub schema: String,
     pub job_id: String,
@@ -915,13 +916,13 @@ pub struct Replayed {
 }
 
 /// `clinch.dlq.groups/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadGroups {
     pub schema: String,
     pub groups: Vec<DeadGroup>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadGroup {
     pub flow: String,
     pub reason: String,
@@ -947,7 +948,7 @@ pub struct LastReplay {
 }
 
 /// `clinch.keys.show/v1`: everything that ever happened under a key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeyShow {
     pub schema: String,
     pub key: String,
@@ -955,7 +956,7 @@ pub struct KeyShow {
     pub found: Vec<KeyFound>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct KeyFound {
     pub flow: String,
     pub route: String,
@@ -971,7 +972,7 @@ pub struct KeyFound {
     pub story: Vec<StoryLine>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoryLine {
     pub at: Moment,
     /// accepted, duplicate, conflict, attempt, effect, replay …
@@ -981,7 +982,7 @@ pub struct StoryLine {
 }
 
 /// `clinch.latency/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Latency {
     pub schema: String,
     pub window_seconds: f64,
@@ -994,7 +995,7 @@ pub struct Latency {
     pub stages: Vec<Stage>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Stage {
     pub stage: String,
     pub p50: Option<f64>,
@@ -1006,21 +1007,21 @@ pub struct Stage {
     pub buckets: Vec<Bucket>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Percentile {
     pub percentile: f64,
     pub seconds: Option<f64>,
 }
 
 /// How many took at most `le` seconds and more than the bucket before; the last one has no end.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Bucket {
     pub le: Option<f64>,
     pub jobs: usize,
 }
 
 /// `clinch.overview/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Overview {
     pub schema: String,
     pub clinch: String,
@@ -1031,7 +1032,7 @@ pub struct Overview {
     pub store: StoreNow,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct FlowNow {
     pub flow: String,
     pub routes: Vec<Route>,
@@ -1044,20 +1045,20 @@ pub struct FlowNow {
     pub oldest_dead_at: Option<Moment>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Route {
     pub method: String,
     pub path: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadNow {
     pub flow: String,
     pub reason: String,
     pub jobs: u64,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StoreNow {
     /// Why it cannot write at the moment.
     pub unwell: Option<String>,

@@ -23,8 +23,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleAsk {
     pub role: String,
@@ -33,14 +34,14 @@ pub struct RoleAsk {
 }
 
 /// `clinch.users.role/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RoleSet {
     pub schema: String,
     pub name: String,
     pub role: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordAsk {
     pub password: String,
@@ -49,7 +50,7 @@ pub struct PasswordAsk {
 }
 
 /// A token is to be made.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserTokenAsk {
     /// No more than that of the user; without one, that of the user.
@@ -65,7 +66,7 @@ pub struct UserTokenAsk {
     pub reason: String,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserToken {
     pub id: String,
     pub user: String,
@@ -79,14 +80,14 @@ pub struct UserToken {
 }
 
 /// `clinch.users.tokens/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserTokenList {
     pub schema: String,
     pub tokens: Vec<UserToken>,
 }
 
 /// `clinch.users.token/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserTokenTold {
     pub schema: String,
     pub id: String,
@@ -95,7 +96,7 @@ pub struct UserTokenTold {
 }
 
 /// `clinch.users.token_removed/v1`
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UserTokenRemoved {
     pub schema: String,
     pub id: String,

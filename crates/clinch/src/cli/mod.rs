@@ -21,6 +21,7 @@ mod keys;
 mod latency;
 mod migrate;
 mod open;
+mod openapi;
 mod pause;
 mod plan;
 mod presets;
@@ -123,6 +124,9 @@ enum Command {
     Check(check::Check),
     /// Print the JSON Schema of the workspace files, for editors
     Schema(schema::Schema),
+    /// Print the OpenAPI document of the API
+    #[command(name = "openapi")]
+    OpenApi(openapi::OpenApi),
     /// Post an event to the intake, once or many times
     Send(send::Send),
     /// Find what a text names: an id, a key, a trace, an address; or jobs by words
@@ -228,6 +232,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Proxy(command) => command.run(globals).await,
         Command::Check(command) => command.run(globals).await,
         Command::Schema(command) => command.run(),
+        Command::OpenApi(command) => command.run(),
         Command::Send(command) => command.run(globals).await,
         Command::Find(command) => command.run(globals).await,
         Command::Jobs(command) => command.run(globals).await,
