@@ -17,6 +17,7 @@ mod jobs;
 mod keys;
 mod latency;
 pub mod me;
+mod once;
 pub mod openapi;
 mod problem;
 mod query;
@@ -166,6 +167,7 @@ fn finish(
         .layer(Extension(sessions))
         .layer(Extension(partners))
         .layer(Extension(people))
+        .layer(Extension(house.clone()))
         .with_state(house)
 }
 
@@ -224,6 +226,11 @@ impl Routes {
     }
 
     fn at(mut self, route: Route, handler: MethodRouter<House>) -> Routes {
+        // Who may not is told so before anything is looked up under his key.
+        let handler = match route.method {
+            Method::GET => handler,
+            _ => handler.layer(from_fn_with_state(route.clone(), once::keep)),
+        };
         let guarded = handler.route_layer(from_fn_with_state(route.clone(), auth::may));
         self.router = self.router.route(route.path, guarded);
         self.all.push(route);

@@ -84,6 +84,17 @@ impl Problem {
         Problem::new(StatusCode::CONFLICT, "CL0511", "not-now", "This cannot be done now", detail)
     }
 
+    /// Another command was sent under this key.
+    pub fn key_reused(detail: String) -> Problem {
+        let title = "The key belongs to another command";
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "CL0515", "key-reused", title, detail)
+    }
+
+    /// A command under this key is being carried out, or was and cannot be told again.
+    pub fn key_in_use(detail: String) -> Problem {
+        Problem::new(StatusCode::CONFLICT, "CL0516", "key-in-use", "A command under this key was sent before", detail)
+    }
+
     pub fn wrong_method(detail: String) -> Problem {
         let title = "This method is not taken here";
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "CL0506", "method-not-allowed", title, detail)

@@ -3,13 +3,23 @@
 use super::Globals;
 use super::exit::{Exit, Failure};
 use crate::api::auth;
+use crate::clock::{Clock, SystemClock};
+use aws_lc_rs::digest::{SHA256, digest};
+use data_encoding::HEXLOWER;
+use reqwest::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use url::{Host, Url};
 
+/// So often a command is sent whose answer was lost.
+const TRIES: u32 = 3;
+/// Room is left for what is added to it.
+const REQUEST_ID_BYTES_MAX: usize = 200;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest list takes a while to gather.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,6 +51,9 @@ pub struct Client {
     http: reqwest::Client,
     base: Url,
     token: String,
+    /// What the commands of this run are recognised by, and how many went to each address.
+    request_id: String,
+    sent: Mutex<HashMap<String, u32>>,
 }
 
 /// An answer as it came, and as we understand it.
@@ -52,7 +65,19 @@ pub struct Answer<T> {
 impl Client {
     pub fn open(globals: &Globals) -> Result<Client, Failure> {
         let base = base(globals)?;
-        Ok(Client { http: http(is_local(&base))?, token: token(globals, &base)?, base })
+        let request_id = match &globals.request_id {
+            Some(id)
+                if !(1..=REQUEST_ID_BYTES_MAX).contains(&id.len())
+                    || !id.bytes().all(|byte| byte.is_ascii_graphic()) =>
+            {
+                let said = format!("--request-id has 1 to {REQUEST_ID_BYTES_MAX} visible characters without spaces");
+                return Err(Failure::new(Exit::Usage, "CL0503", said));
+            }
+            Some(id) => id.clone(),
+            None => format!("{:032x}", SystemClock::default().random()),
+        };
+        let (http, token) = (http(is_local(&base))?, token(globals, &base)?);
+        Ok(Client { http, token, base, request_id, sent: Mutex::default() })
     }
 
     pub async fn get<T: DeserializeOwned>(
@@ -68,15 +93,42 @@ impl Client {
     }
 
     pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<Answer<T>, Failure> {
-        self.ask(self.http.post(self.url(path)).json(body)).await
+        self.command(Method::POST, path, body).await
     }
 
     pub async fn put<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<Answer<T>, Failure> {
-        self.ask(self.http.put(self.url(path)).json(body)).await
+        self.command(Method::PUT, path, body).await
     }
 
     pub async fn delete<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<Answer<T>, Failure> {
-        self.ask(self.http.delete(self.url(path)).json(body)).await
+        self.command(Method::DELETE, path, body).await
+    }
+
+    /// Under a key of its own, so that it may be sent again when its answer is lost.
+    async fn command<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &[&str],
+        body: &Value,
+    ) -> Result<Answer<T>, Failure> {
+        let key = self.key(&method, path);
+        let request = || self.http.request(method.clone(), self.url(path)).json(body).header("idempotency-key", &key);
+        let mut tried = 1;
+        loop {
+            match request().bearer_auth(&self.token).send().await {
+                // Nobody was there: that is soon told. Otherwise it may have been carried out.
+                Err(error) if !error.is_connect() && tried < TRIES => tried += 1,
+                sent => return self.told(sent).await,
+            }
+        }
+    }
+
+    fn key(&self, method: &Method, path: &[&str]) -> String {
+        let to = format!("{method} {}", path.join("/"));
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let nth = sent.entry(to.clone()).and_modify(|nth| *nth += 1).or_insert(1);
+        let digest = digest(&SHA256, format!("{to} {nth}").as_bytes());
+        format!("{}-{}", self.request_id, HEXLOWER.encode(&digest.as_ref()[..8]))
     }
 
     /// The address of a page of the console.
@@ -91,8 +143,12 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<Answer<T>, Failure> {
+        self.told(request.bearer_auth(&self.token).send().await).await
+    }
+
+    async fn told<T: DeserializeOwned>(&self, sent: reqwest::Result<reqwest::Response>) -> Result<Answer<T>, Failure> {
         let unreachable = |error: reqwest::Error| not_reachable(&self.base, &error);
-        let response = request.bearer_auth(&self.token).send().await.map_err(unreachable)?;
+        let response = sent.map_err(unreachable)?;
         let status = response.status();
         let body = response.bytes().await.map_err(unreachable)?;
         if !status.is_success() {
@@ -214,7 +270,7 @@ fn refusal(status: u16, body: &[u8], base: &Url) -> Failure {
         401 | 403 => Exit::NotAllowed,
         404 => Exit::NotFound,
         409 if !told.steps.is_empty() => Exit::Refused,
-        409 => Exit::Conflict,
+        409 | 422 => Exit::Conflict,
         _ => Exit::Failed,
     };
     if told.code.is_empty() {

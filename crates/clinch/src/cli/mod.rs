@@ -99,6 +99,9 @@ pub struct Globals {
     /// The same as --output json
     #[arg(long, global = true, conflicts_with = "output")]
     json: bool,
+    /// The Idempotency-Key of a command that changes something: the same command under the same id is carried out once, for 24 hours
+    #[arg(long, global = true, value_name = "ID")]
+    request_id: Option<String>,
     /// When to use colour; NO_COLOR is honoured
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
     color: Color,
