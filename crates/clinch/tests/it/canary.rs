@@ -126,7 +126,7 @@ const WAYS: [&str; 12] = [
 fn workspace(place: &Place, target: std::net::SocketAddr, encryption: &str) {
     let sources = "
 sources:
-  any: {verify: none, key_from: 'header:idempotency-key', tenant_from: 'header:x-tenant', type_from: 'body:/type', on_conflict: keep_first}
+  any: {verify: none, key_from: 'header:idempotency-key', tenant_from: 'header:x-tenant', type_from: 'body:/type', on_conflict: keep_first, find_by: ['header:x-tenant', 'header:idempotency-key']}
   cloud: {verify: none}
   strict: {verify: none, key_from: 'body:/id', schema: order}
   late: {verify: github, secret: '${secrets.INWARD}', schema: order}
@@ -336,7 +336,7 @@ async fn ask_all(house: &mut House<'_>) {
         &format!("/api/v1/jobs/{mail}"),
         &format!("/api/v1/latency?window={mail}"),
         &format!("/api/v1/sources/{mail}/rejections"),
-        &format!("/{mail}"),
+        &format!("/api/{mail}"),
     ] {
         house.api(path).await;
     }
@@ -383,6 +383,55 @@ async fn ask_all(house: &mut House<'_>) {
     let key = format!("{MAIL} ok");
     house.run(&["key", "show", &key, "--tenant", PHONE]);
     house.run(&["key", "show", MAIL]);
+    house.run(&["find", PHONE]);
+    house.run(&["find", &format!("flow:{MAIL}")]);
+    house.run(&["events", "ls", "--json"]);
+    ask_by_the_document(house, &dead).await;
+}
+
+/// Every operation that the API has, with marks in every place of the question. What would seal or erase the store is left out.
+async fn ask_by_the_document(house: &mut House<'_>, job: &str) {
+    let document = house.api("/api/v1/openapi.json").await.json();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let real =
+                path.replace("{id}", job).replace("{job}", job).replace("{step}", "post").replace("{name}", "any");
+            let marked = ["{id}", "{job}", "{step}", "{name}", "{scope}"];
+            let marked =
+                marked.into_iter().fold(path.clone(), |path, name| path.replace(name, "kanary.mail%40leak.example"));
+            if method == "get" {
+                house.api(&real).await;
+                for name in operation["parameters"].as_array().unwrap().iter().filter(|of| of["in"] == "query") {
+                    for mark in ["kanary.mail%40leak.example", "%2B4915199988877", CARD, TOKEN] {
+                        house.api(&format!("{marked}?{}={mark}", name["name"].as_str().unwrap())).await;
+                        house.api(&format!("{real}?{}={mark}", name["name"].as_str().unwrap())).await;
+                    }
+                }
+            } else if method == "post" && !path.ends_with("/rotate") && !path.ends_with("/forget") {
+                let schema = &operation["requestBody"]["content"]["application/json"]["schema"]["$ref"];
+                let schema = schema.as_str().and_then(|to| document.pointer(to.trim_start_matches('#')));
+                let fields = schema.and_then(|schema| schema["properties"].as_object());
+                let all: serde_json::Map<String, Value> =
+                    fields.into_iter().flatten().map(|(name, field)| (name.clone(), marked_value(field))).collect();
+                let reason =
+                    all.iter().filter(|(name, _)| *name == "reason").map(|(name, value)| (name.clone(), value.clone()));
+                for body in [json!(reason.collect::<serde_json::Map<_, _>>()), json!(all)] {
+                    house.command(&marked, body.to_string()).await;
+                    house.command(&real, body.to_string()).await;
+                }
+            }
+        }
+    }
+}
+
+/// A value of about the right kind that has a mark in it.
+fn marked_value(field: &Value) -> Value {
+    match field["type"].as_str() {
+        Some("integer") => json!(1),
+        Some("boolean") => json!(false),
+        Some("array") => json!([MAIL, PHONE]),
+        _ => json!(format!("{MAIL} {CARD}")),
+    }
 }
 
 async fn ended(house: &mut House<'_>) {

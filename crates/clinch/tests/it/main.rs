@@ -1,6 +1,7 @@
 //! Stories about the product, told through its real doors. One binary, so that it links once.
 #![allow(clippy::unwrap_used)]
 
+mod api;
 mod approvals;
 mod audit;
 mod budgets;

@@ -292,6 +292,15 @@ impl World {
         Answer::read(request.send().await.unwrap()).await
     }
 
+    /// A request to the API, by the admin.
+    pub fn request(&self, method: reqwest::Method, path: &str) -> reqwest::RequestBuilder {
+        self.client.request(method, self.admin_url(path)).bearer_auth(&self.token)
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
     pub async fn replay(&self, job: JobId, ask: Value) -> Answer {
         self.command(&format!("/api/v1/jobs/{job}/replay"), ask).await
     }
