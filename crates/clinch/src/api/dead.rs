@@ -18,6 +18,7 @@ use clinch_store::read::{self, JobFilter};
 use clinch_store::replay::{PlanRow, Plans};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// Whose messages are compared: the newest of a group.
 const COMPARED: usize = 200;
@@ -26,7 +27,7 @@ const EXAMPLES: usize = 3;
 const PLANS_SEEN: usize = 100;
 
 /// `clinch.dlq.shapes/v1`: the messages of a group.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadShapes {
     pub schema: String,
     /// How messages are told apart: ids, numbers and addresses are left out.
@@ -39,7 +40,7 @@ pub struct DeadShapes {
     pub shapes: Vec<DeadShape>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadShape {
     pub integration: Option<String>,
     pub step: Option<String>,

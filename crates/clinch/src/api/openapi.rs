@@ -3,6 +3,7 @@
 
 use super::approvals::{ApprovalList, ApprovalShow, BulkAsk, BulkVoted, VoteAsk, Voted};
 use super::controls::{PauseAsk, PauseList, PauseSet, ResumeAsk, Resumed};
+use super::dead::DeadShapes;
 use super::drops::{DropList, DropsAsk, DropsDone};
 use super::me::{LoginLink, MeShow, OwnPasswordAsk, PasswordSet};
 use super::problem::Told;
@@ -307,6 +308,8 @@ fn dead(book: &mut Book) {
         &[Q, FLOW, QUEUE, REASON, COUNT, BEFORE, LIMIT],
     );
     book.get::<DeadGroups>("/api/v1/dead/groups", "Dead letters by flow and reason", &[]);
+    let group = &[FLOW, REASON];
+    book.get::<DeadShapes>("/api/v1/dead/shapes", "What the messages of dead letters have in common", group);
     book.get::<DropList>("/api/v1/dead/drops", "Dead letters that somebody wants to give up", &[LIMIT]);
     book.post::<DropsAsk, DropsDone>("/api/v1/dead/drop", "Ask for dead letters to be given up");
     book.post::<DropsAsk, DropsDone>("/api/v1/dead/drop/confirm", "Give up what somebody else asked for");

@@ -939,7 +939,7 @@ pub struct DeadGroup {
     pub last_replay: Option<LastReplay>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LastReplay {
     pub plan_id: String,
     pub state: String,
