@@ -48,7 +48,7 @@ async fn i1_whatever_names_a_job_finds_it() {
         assert_eq!(told["taken_for"], taken_for, "{text}");
         assert_eq!(told["open"], json!(path), "{text}");
         assert_eq!(told["hits"][0]["by"], by, "{text}");
-        assert_eq!(ids(&told), [job.clone()], "{text}");
+        assert_eq!(ids(&told), std::slice::from_ref(&job), "{text}");
     }
     let told = search(&world, &format!("{job}/{step}")).await;
     assert_eq!(told["open"], json!(format!("/effects/{job}/{step}")));
