@@ -13,10 +13,23 @@ pub struct Browser {
 impl Browser {
     /// Logged in as the admin.
     pub async fn of(world: &World) -> Browser {
-        let at = world.app().admin.expect("it has an admin listener");
         let token = std::fs::read_to_string(world.data_dir().join("admin.token")).unwrap();
+        Browser::logged_in(world, "admin", token.trim()).await
+    }
+
+    /// Of a new user with this role.
+    pub async fn of_user(world: &World, name: &str, role: &str) -> Browser {
+        let password = "correct horse battery";
+        let ask = serde_json::json!({"name": name, "role": role, "password": password, "reason": "test"});
+        let added = world.command("/api/v1/users", ask).await;
+        assert_eq!(added.status, 200, "{added:?}");
+        Browser::logged_in(world, name, password).await
+    }
+
+    async fn logged_in(world: &World, name: &str, password: &str) -> Browser {
+        let at = world.app().admin.expect("it has an admin listener");
         let mut browser = Browser { client: world.client.clone(), at, cookie: String::new() };
-        let form = [("name", "admin"), ("password", token.trim())];
+        let form = [("name", name), ("password", password)];
         let entered = browser.send("/login", &form, true).await;
         assert_eq!(entered.status, 303, "{entered:?}");
         let cookie = entered.headers.get(SET_COOKIE).unwrap().to_str().unwrap();

@@ -121,9 +121,7 @@ async fn f2_a_running_plan_is_paused_resumed_and_stopped_from_its_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn f4_a_drop_is_asked_for_confirmed_by_a_second_person_and_taken_back() {
     let (world, browser, jobs) = with_dead(3).await;
-    let maya =
-        world.command("/api/v1/users", json!({"name": "maya", "role": "operator", "reason": "test"})).await.json();
-    let maya = maya["token"].as_str().unwrap().to_string();
+    let maya = Browser::of_user(&world, "maya", "operator").await;
     let state = async |job: JobId| world.job(job).await.row.word;
     let (one, two) = (jobs[0].to_string(), jobs[1].to_string());
 
@@ -145,9 +143,7 @@ async fn f4_a_drop_is_asked_for_confirmed_by_a_second_person_and_taken_back() {
     check_says(&alone.body, &["0 done, 1 refused", &one]);
     assert_eq!(state(jobs[0]).await, Word::Dead);
     // Of another's request one is the second person.
-    let url = format!("http://{}/api/v1/dead/drop", world.app().admin.unwrap());
-    let ask = json!({"jobs": [two], "reason": "mine"}).to_string();
-    assert_eq!(world.client.post(url).bearer_auth(&maya).body(ask).send().await.unwrap().status(), 200);
+    maya.follow("/dead/drop/ask", &[("job", &two), why, ("count", "1")]).await;
     check_says(&browser.page("/dead/drops").await, &["you may confirm it", "maya"]);
     browser.check_guarded("/dead/drop/confirm", &[("job", &two), why]).await;
     assert_eq!(state(jobs[1]).await, Word::Dead);

@@ -1,7 +1,7 @@
 //! Safe mode and pauses in the console: everything is stopped and started again, also without a script.
 
 use crate::console_browser::{Browser, check_says};
-use crate::world::{World, worker_with_step};
+use crate::world::{Reply, World, worker_with_step};
 use clinch_core::job::{Waits, Word};
 use serde_json::json;
 
@@ -81,5 +81,41 @@ async fn e6_anything_that_can_be_paused_is_offered_paused_and_resumed() {
     );
     world.wait(job, Word::Success).await;
     check_says(&browser.follow("/pauses/resume", &[("scope", "flow:orders")]).await, &["It was not paused"]);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn k1_what_a_role_may_not_do_is_neither_offered_nor_done() {
+    let world = World::new(&[("workers/charge.yml", &charges())]).await;
+    world.target.script("/charge", [Reply::Status(422)]);
+    let job = world.post_and_wait("k-1", "{}", Word::Dead).await.row.id.to_string();
+    let viewer = Browser::of_user(&world, "vic", "viewer").await;
+    let growth = Browser::of_user(&world, "gil", "growth").await;
+    let why = ("reason", "because");
+    let group = "/dead?flow=orders&reason=rejected_by_target";
+    for (browser, path, offered) in [
+        (&viewer, group, ["/replays/new", "Request drop"]),
+        (&viewer, "/safe-mode", ["/safe-mode/on", "/safe-mode/off"]),
+        (&viewer, "/pauses", ["action=\"/pauses\"", "/pauses/resume"]),
+        (&growth, group, ["/replays/new", "Request drop"]),
+    ] {
+        let page = browser.page(path).await;
+        assert!(offered.iter().all(|one| !page.contains(one)), "{path} offers what is refused: {page}");
+    }
+    for (browser, path, fields) in [
+        (&viewer, "/replays", vec![("query", "flow:orders"), why]),
+        (&growth, "/replays", vec![("query", "flow:orders"), why]),
+        (&growth, "/dead/drop/ask", vec![("job", &*job), ("count", "1"), why]),
+        (&growth, "/pauses", vec![("scope", "flow:orders"), why]),
+        (&viewer, "/safe-mode/on", vec![("what", "all"), why]),
+    ] {
+        let refused = browser.post(path, &fields).await;
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
+    }
+    for (path, list) in [("replays", "plans"), ("dead/drops", "drops"), ("pauses", "pauses"), ("safe-mode", "on")] {
+        assert_eq!(world.admin(&format!("/api/v1/{path}")).await.json()[list], json!([]), "nothing was changed");
+    }
+    // What growth is for.
+    check_says(&growth.follow("/safe-mode/on", &[("what", "all"), why]).await, &["Safe mode is on", "by gil"]);
     world.close_and_verify().await;
 }
