@@ -29,6 +29,7 @@ pub mod fanout;
 pub mod flow;
 pub mod foreach;
 pub mod form;
+pub mod gap;
 pub mod id;
 pub mod integration;
 pub mod job;

@@ -2,7 +2,7 @@
 //! is counted, so that what is acted on is what was counted.
 
 use crate::death::Reason;
-use crate::effect::{Effect, EffectState};
+use crate::effect::{Effect, EffectState, Idempotency};
 use crate::flow::PRIORITY_MIN;
 use crate::job::Word;
 use crate::limit::Rate;
@@ -68,16 +68,55 @@ pub fn fate(worker: Option<&Worker>, effects: &[Effect]) -> Fate {
     if does_something && is_all_done { Fate::Noop } else { Fate::Run }
 }
 
+/// What a replay does about one line of the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// It is done, and its first answer is used.
+    Skipped,
+    Runs,
+    /// The partner is asked whether it was done; then it is skipped, or runs.
+    LooksUp,
+    /// It may have been done, and a person must say first what becomes of it.
+    AsksFirst,
+}
+
+impl Again {
+    pub const fn word(self) -> &'static str {
+        match self {
+            Again::Skipped => "skipped",
+            Again::Runs => "runs",
+            Again::LooksUp => "looks_up",
+            Again::AsksFirst => "asks_first",
+        }
+    }
+}
+
+/// `effects` is the whole ledger of the job: what was undone since is done again. `None` for a line that no replay looks at.
+pub fn again(effect: &Effect, effects: &[Effect]) -> Option<Again> {
+    if saga::is_unclear(&effect.state) {
+        return Some(match effect.class {
+            Idempotency::Header | Idempotency::Natural => Again::Runs,
+            Idempotency::Lookup => Again::LooksUp,
+            Idempotency::Wrap | Idempotency::None => Again::AsksFirst,
+        });
+    }
+    if saga::is_undo(&effect.name) || saga::is_end(&effect.name) {
+        return None;
+    }
+    Some(match effect.state {
+        EffectState::Done(_) if !saga::is_undone(&effect.name, effects) => Again::Skipped,
+        _ => Again::Runs,
+    })
+}
+
 /// Whether only a person can say what becomes of an effect.
 pub fn asks(effects: &[Effect]) -> bool {
-    effects.iter().any(|effect| effect.state.is_unclear() && !effect.class.is_protected())
+    effects.iter().any(|effect| again(effect, effects) == Some(Again::AsksFirst))
 }
 
 /// The steps that are done and will not be repeated.
 pub fn kept(effects: &[Effect]) -> impl Iterator<Item = &str> {
-    let is_done = |effect: &&Effect| matches!(effect.state, EffectState::Done(_));
-    let steps = effects.iter().filter(is_done).map(|effect| &*effect.name);
-    steps.filter(|name| !saga::is_undo(name) && !saga::is_end(name))
+    effects.iter().filter(|effect| again(effect, effects) == Some(Again::Skipped)).map(|effect| &*effect.name)
 }
 
 /// Recognises a dead letter as it was when it was counted. Whatever is done to it makes it another.
@@ -474,8 +513,32 @@ mod tests {
         assert_eq!(fate(None, &[effect("a", EffectState::Unknown)]), Fate::Ask);
         let protected = Effect { class: Idempotency::Header, ..effect("a", EffectState::Unknown) };
         assert_eq!(fate(None, &[protected]), Fate::Run);
-        let ledger = [effect("a", done()), effect("b", EffectState::NotDone), effect("undo:a", done())];
-        assert_eq!(kept(&ledger).collect::<Vec<_>>(), ["a"]);
+        let ledger =
+            [effect("a", done()), effect("b", EffectState::NotDone), effect("c", done()), effect("undo:c", done())];
+        assert_eq!(kept(&ledger).collect::<Vec<_>>(), ["a"], "what was undone is done again");
+    }
+
+    #[test]
+    fn i1_each_line_of_the_ledger_says_what_a_replay_does_with_it() {
+        let check = |state: EffectState, class, expected| {
+            let line = Effect { class, ..effect("a", state.clone()) };
+            assert_eq!(again(&line, &[]), Some(expected), "{state:?} {class:?}");
+        };
+        check(done(), Idempotency::None, Again::Skipped);
+        check(EffectState::NotDone, Idempotency::None, Again::Runs);
+        check(EffectState::GivenUp(Reason::TargetDown), Idempotency::None, Again::Runs);
+        for state in [EffectState::Open, EffectState::Unknown, EffectState::GivenUp(Reason::UnknownOutcome)] {
+            check(state.clone(), Idempotency::Header, Again::Runs);
+            check(state.clone(), Idempotency::Natural, Again::Runs);
+            check(state.clone(), Idempotency::Lookup, Again::LooksUp);
+            check(state.clone(), Idempotency::Wrap, Again::AsksFirst);
+            check(state, Idempotency::None, Again::AsksFirst);
+        }
+        let ledger = [effect("a", done()), effect("undo:a", done()), effect("a@2", done()), effect("end:1", done())];
+        assert_eq!(
+            [0, 1, 2, 3].map(|line| again(&ledger[line], &ledger)),
+            [Some(Again::Runs), None, Some(Again::Skipped), None]
+        );
     }
 
     #[test]

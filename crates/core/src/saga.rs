@@ -51,6 +51,11 @@ fn round(step: &str, effects: &[Effect]) -> u32 {
     (1..).find(|round| !is_undone(round)).unwrap_or(u32::MAX)
 }
 
+/// Was what this line tells of undone since?
+pub fn is_undone(effect: &str, effects: &[Effect]) -> bool {
+    is_done(effects, &format!("{UNDO}{effect}"))
+}
+
 /// What the step is called in the ledger now; `None`: as it is written.
 pub fn renewed(step: &Step, effects: &[Effect]) -> Option<Arc<str>> {
     step.compensate.as_ref()?;

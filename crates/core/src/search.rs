@@ -29,7 +29,8 @@ pub struct Query {
     pub until: Option<Timestamp>,
     /// The key that they were delivered under.
     pub key: Option<String>,
-    pub job: Option<JobId>,
+    /// One, or several with commas between them.
+    pub jobs: Option<Vec<JobId>>,
     /// Accepted before, and after: `age>5m`, `age<5m`.
     pub older: Option<Timestamp>,
     pub younger: Option<Timestamp>,
@@ -160,7 +161,7 @@ impl Query {
             }
             ("since", Sign::Is) => once("since:", &mut self.since, value, at),
             ("until", Sign::Is) => once("until:", &mut self.until, value, at),
-            ("job", Sign::Is) => once("job:", &mut self.job, value, |text| Ok(text.parse()?)),
+            ("job", Sign::Is) => once("job:", &mut self.jobs, value, jobs),
             ("age", Sign::Above | Sign::AtLeast) => once("age>", &mut self.older, value, |text| age(text, now)),
             ("age", Sign::Below | Sign::AtMost) => once("age<", &mut self.younger, value, |text| age(text, now)),
             ("try", Sign::AtLeast) => once("try>=", &mut self.tries_min, value, tries),
@@ -198,7 +199,7 @@ impl fmt::Display for Query {
             ("since:", at(self.since)),
             ("until:", at(self.until)),
             ("key:", self.key.as_ref().map(|_| "•••".into())),
-            ("job:", self.job.map(|job| job.to_string())),
+            ("job:", self.jobs.as_ref().map(|jobs| jobs.iter().map(JobId::to_string).collect::<Vec<_>>().join(","))),
             ("accepted before ", at(self.older)),
             ("accepted after ", at(self.younger)),
             ("try>=", self.tries_min.map(|tries| tries.to_string())),
@@ -235,6 +236,10 @@ fn value(text: &str) -> Result<(&str, &str), BadQuery> {
         Some(quoted) => quoted.split_once('"').ok_or(BadQuery::OpenQuote),
         None => Ok(text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))),
     }
+}
+
+fn jobs(text: &str) -> Result<Vec<JobId>, BadQuery> {
+    text.split(',').map(|id| Ok(id.parse()?)).collect()
 }
 
 fn state(text: &str) -> Result<Word, BadQuery> {
@@ -364,6 +369,7 @@ mod tests {
         assert_eq!(refused("since:yesterday"), BadQuery::Time("yesterday".into()));
         assert_eq!(refused("key:\"a"), BadQuery::OpenQuote);
         assert!(matches!(refused("job:7"), BadQuery::Job(_)));
+        assert!(matches!(refused("job:job_01HZX5T0N8W2A,"), BadQuery::Job(_)));
         let said = |text: &str| refused(text).to_string();
         assert!(said("flwo:x").contains("did you mean `flow:`?"), "{}", said("flwo:x"));
         assert!(said("tyr>3").contains("did you mean `try>=`?"), "{}", said("tyr>3"));

@@ -22,7 +22,8 @@ pub struct DeadFilter {
     pub until: Option<Timestamp>,
     /// Only the jobs of these.
     pub events: Option<Vec<EventId>>,
-    pub job: Option<JobId>,
+    /// Only these.
+    pub jobs: Option<Vec<JobId>>,
     /// Only younger ones: the last of the part before.
     pub after: Option<JobId>,
     pub limit: usize,

@@ -1,6 +1,7 @@
 //! Effects: lists, the whole story of one, the question to the partner, and a person's word.
 
 use super::jobs::{self, on_record, read_body, reason};
+use super::ledger;
 use super::problem::Problem;
 use super::query::{Query, StepOf};
 use super::shapes::{
@@ -103,11 +104,13 @@ pub async fn show(
     let id = EffectId { job, step };
     Query::parse(raw.as_deref(), &[])?;
     let (story, effect) = find(&house, &id).await?;
+    let workspace = house.versions.get(story.row.version, &*house.store).await?;
+    let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&story.row.queue));
     Ok(Json(EffectShow {
         schema: "clinch.effects.show/v1".into(),
         integration: partner(&house, story.row.version, &story.row.queue, &id.step).await?,
         job: Job::from(&story.row),
-        effect: Effect::from(&effect),
+        effect: ledger::line(&story, worker, &effect),
         answer: Preview::of_answer(&effect.state),
         late_answers: story.late.iter().filter(|late| late.step == id.step).map(LateAnswer::from).collect(),
         audit: story.audit.iter().map(Audit::from).collect(),

@@ -1,10 +1,11 @@
 //! Jobs: lists, the whole story of one, and a replay.
 
+use super::ledger;
 use super::problem::Problem;
 use super::query::{Id, Query};
 use super::search::{self, Paging};
 use super::shapes;
-use super::shapes::{Attempt, Audit, Delivery, Effect, Event, Job, JobList, JobShow, LateAnswer, Moment};
+use super::shapes::{Attempt, Audit, Delivery, Entrance, Event, Job, JobList, JobShow, LateAnswer, Moment};
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
 use crate::house::House;
 use crate::masking::rules;
@@ -13,11 +14,17 @@ use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::audit::Who;
+use clinch_core::config::Workspace;
+use clinch_core::death::Reason;
+use clinch_core::gap;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
+use clinch_core::key::{KeyPart, KeyRule};
 use clinch_core::payload::Payload;
 use clinch_core::search::Query as Which;
-use clinch_store::read::{JobFilter, JobStory};
+use clinch_core::source::Proof;
+use clinch_core::worker::Worker;
+use clinch_store::read::{AuditRow, JobFilter, JobStory};
 use clinch_store::{ReviveAsk, Revived, UnknownRuling};
 use serde::de::DeserializeOwned;
 
@@ -97,7 +104,9 @@ pub async fn show(
     if !is_for(&house, &who, story.row.event).await? {
         return Err(absent(id));
     }
-    Ok(Json(told(&story)))
+    let workspace = house.versions.get(story.row.version, &*house.store).await?;
+    let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&story.row.queue));
+    Ok(Json(told(&story, worker, &house.versions.workspace)))
 }
 
 /// Whether he may see this event: a token may be for those of one source only.
@@ -207,7 +216,49 @@ fn absent(id: JobId) -> Problem {
     Problem::not_found(format!("There is no job {id}; its retention may have ended."))
 }
 
-fn told(story: &JobStory) -> JobShow {
+/// Its attempts, each with what came before it.
+fn attempts(story: &JobStory) -> Vec<Attempt> {
+    let replay = |row: &'_ AuditRow| (row.action == "job.replay").then(|| (row.at, row.actor.clone()));
+    let replays: Vec<_> = story.audit.iter().filter_map(replay).collect();
+    let replays: Vec<_> = replays.iter().map(|(at, by)| gap::Replayed { at: *at, by }).collect();
+    let mut told = Vec::new();
+    let (mut since, mut before) = (story.row.received_at, gap::Before::Accepted);
+    for row in &story.attempts {
+        told.push(Attempt {
+            waited_seconds: row.started_at.since(since).as_secs_f64(),
+            waited_why: gap::why(before, since, row.started_at, &replays),
+            ..Attempt::from(row)
+        });
+        since = row.ended_at;
+        before = gap::Before::Attempt { outcome: &row.outcome, reason: row.reason.map(Reason::word) };
+    }
+    told
+}
+
+/// How a sender would deliver this, if the workspace still has the way that it came.
+fn entrance(workspace: &Workspace, payload: &Payload) -> Option<Entrance> {
+    let source = &*payload.about.source;
+    let mut headers = vec!["content-type: application/json".to_string()];
+    let way = workspace.entrances().find(|way| way.to.1 == source)?;
+    let route = workspace.flows.iter().find(|flow| flow.name == source).and_then(|flow| flow.routes.first());
+    if let Some(KeyRule::One(KeyPart::Header(name))) =
+        route.and_then(|route| route.dedup.as_ref()).map(|rule| &rule.key)
+    {
+        headers.push(format!("{name}: {}", rules().text(&payload.about.source_event_id)));
+    }
+    let proof = workspace.sources.iter().find(|own| own.name == source).and_then(|own| own.proof.as_ref());
+    match proof {
+        Some(Proof::Signature(rule)) => {
+            headers.extend(rule.scheme.headers().first().map(|name| format!("{name}: $CLINCH_SECRET")));
+        }
+        Some(Proof::Sender) => headers.push("authorization: Bearer $CLINCH_SECRET".into()),
+        None => {}
+    }
+    Some(Entrance { method: way.method.into(), path: way.path.into(), headers })
+}
+
+/// `worker` is what it runs; `live`, the workspace that takes in events now.
+fn told(story: &JobStory, worker: Option<&Worker>, live: &Workspace) -> JobShow {
     let payload = story.payload.as_ref().ok().and_then(|stored| Payload::decode(stored).ok());
     JobShow {
         schema: "clinch.jobs.show/v1".into(),
@@ -228,12 +279,14 @@ fn told(story: &JobStory) -> JobShow {
         key_until: story.key_until.map(Moment),
         priority: story.priority,
         waits_behind: story.behind.map(|job| job.to_string()),
-        attempts: story.attempts.iter().map(Attempt::from).collect(),
-        effects: story.effects.iter().map(Effect::from).collect(),
+        failures_max: worker.map(|worker| worker.retry.attempts_max.get()),
+        attempts: attempts(story),
+        effects: ledger::told(story, worker),
         late_answers: story.late.iter().map(LateAnswer::from).collect(),
         deliveries: story.deliveries.iter().map(Delivery::from).collect(),
         audit: story.audit.iter().map(Audit::from).collect(),
         unread: story.payload.as_ref().err().map(ToString::to_string),
+        entrance: payload.as_ref().and_then(|payload| entrance(live, payload)),
         body: payload.map_or(
             shapes::Preview {
                 bytes: story.payload.as_ref().map_or(0, Bytes::len),

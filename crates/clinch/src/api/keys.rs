@@ -1,14 +1,16 @@
 //! A key's whole history: deliveries, attempts, effects and replays, in the order in which they happened.
 
+use super::ledger;
 use super::problem::Problem;
 use super::query::Query;
-use super::shapes::{Effect, Job, KeyFound, KeyShow, Moment, StoryLine};
+use super::shapes::{Job, KeyFound, KeyShow, Moment, StoryLine};
 use crate::house::House;
 use crate::masking::rules;
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use clinch_core::audit::change;
 use clinch_core::config::Workspace;
+use clinch_core::flow::OnDuplicateOfDead;
 use clinch_core::id::EventId;
 use clinch_core::key::{DedupKey, KEY_BYTES_MAX, Pepper};
 use clinch_core::payload::TENANT_DEFAULT;
@@ -54,6 +56,7 @@ pub struct Scope {
     pub owner: String,
     pub name: String,
     pub has_tenants: bool,
+    on_duplicate_of_dead: Option<OnDuplicateOfDead>,
 }
 
 /// The scopes of one flow, those of its sources included, or of all.
@@ -70,6 +73,7 @@ pub fn scopes(workspace: &Workspace, named: Option<&str>) -> Result<Vec<Scope>, 
         owner: flow.name.clone(),
         name: route.scope(),
         has_tenants: route.tenant.is_some(),
+        on_duplicate_of_dead: route.dedup.as_ref().map(|rule| rule.on_duplicate_of_dead),
     });
     let names = |source: &&Source| {
         flow.is_none_or(|flow| flow.subscriptions.iter().any(|subscription| subscription.source == source.name))
@@ -78,6 +82,7 @@ pub fn scopes(workspace: &Workspace, named: Option<&str>) -> Result<Vec<Scope>, 
         owner: source.name.clone(),
         name: source.scope.clone(),
         has_tenants: source.tenant.is_some(),
+        on_duplicate_of_dead: Some(source.keys.on_duplicate_of_dead),
     });
     Ok(routes.chain(sources).collect())
 }
@@ -100,6 +105,12 @@ async fn history(house: &House, scope: &Scope, tenant: &str, event: EventId) -> 
         // Retention may take one between the two questions.
         jobs.extend(house.store.job(row.id).await?);
     }
+    let mut effects = Vec::new();
+    for job in &jobs {
+        let workspace = house.versions.get(job.row.version, &*house.store).await?;
+        effects
+            .extend(ledger::told(job, workspace.as_deref().and_then(|workspace| workspace.worker_for(&job.row.queue))));
+    }
     // Deliveries belong to the event, so every job tells the same ones.
     let deliveries = jobs.first().map_or(&[][..], |job| &job.deliveries);
     let times = |conflict| deliveries.iter().filter(|row| row.conflict == conflict).map(|row| row.times).sum();
@@ -110,11 +121,15 @@ async fn history(house: &House, scope: &Scope, tenant: &str, event: EventId) -> 
         tenant: rules().text(tenant),
         event_id: event.to_string(),
         kept_until: jobs.first().and_then(|job| job.key_until).map(Moment),
+        on_duplicate_of_dead: scope.on_duplicate_of_dead.map(|does| match does {
+            OnDuplicateOfDead::Keep => "keep".into(),
+            OnDuplicateOfDead::Replay => "replay".into(),
+        }),
         seen: 1 + duplicates + conflicts,
         duplicates,
         conflicts,
         jobs: jobs.iter().map(|job| Job::from(&job.row)).collect(),
-        effects: jobs.iter().flat_map(|job| &job.effects).map(Effect::from).collect(),
+        effects,
         story: story(event, &jobs),
     })
 }

@@ -16,6 +16,7 @@ mod health;
 mod jobs;
 mod keys;
 mod latency;
+mod ledger;
 pub mod me;
 mod once;
 pub mod openapi;

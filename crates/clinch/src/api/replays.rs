@@ -231,7 +231,7 @@ async fn count(house: &House, which: &Which) -> Result<(Vec<NewItem>, Forecast),
         since: which.since,
         until: which.until,
         events,
-        job: which.job,
+        jobs: which.jobs.clone(),
         after: None,
         limit: PART,
     };

@@ -256,11 +256,11 @@ pub struct Paging {
 
 /// What is meant, as the store is asked for it.
 pub async fn filter(house: &House, which: &Which, page: Paging) -> Result<JobFilter, Problem> {
-    let mut jobs = which.job.map(|job| vec![job]);
+    let mut jobs = which.jobs.clone();
     if let Some(key) = &which.key {
         let holders = keys::holders(house, key, which.flow.as_deref()).await?;
         let held = of_events(house, &holders).await?.into_iter().map(|row| row.id);
-        jobs = Some(held.filter(|id| which.job.is_none_or(|job| job == *id)).collect());
+        jobs = Some(held.filter(|id| which.jobs.as_ref().is_none_or(|jobs| jobs.contains(id))).collect());
     }
     let told = Within { since: which.since, until: which.until };
     let is_dead = which.state == Some(Word::Dead);

@@ -246,6 +246,9 @@ pub struct JobShow {
     /// The job of its group that must end first, where its queue keeps the order.
     #[serde(default)]
     pub waits_behind: Option<String>,
+    /// How often it may fail before it is a dead letter, as the workspace that it runs says.
+    #[serde(default)]
+    pub failures_max: Option<u32>,
     pub attempts: Vec<Attempt>,
     pub effects: Vec<Effect>,
     /// What workers learned of effects after the job was another's.
@@ -257,6 +260,33 @@ pub struct JobShow {
     #[serde(default)]
     pub unread: Option<String>,
     pub body: Preview,
+    /// How its sender would send it again; nothing where the live workspace has no such way in.
+    #[serde(default)]
+    pub entrance: Option<Entrance>,
+}
+
+/// A way in, as a sender uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entrance {
+    pub method: String,
+    pub path: String,
+    /// `Name: value`, with `$CLINCH_SECRET` for what proves the sender.
+    pub headers: Vec<String>,
+}
+
+impl Entrance {
+    /// One command for a shell. The body is as it is shown: masked.
+    pub fn curl(&self, body: &Preview) -> String {
+        let single = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
+        // Only our own `$CLINCH_SECRET` is for the shell to fill in.
+        let header = |text: &String| match text.strip_suffix("$CLINCH_SECRET") {
+            Some(before) => format!(" -H {}\"$CLINCH_SECRET\"", single(before)),
+            None => format!(" -H {}", single(text)),
+        };
+        let headers: String = self.headers.iter().map(header).collect();
+        let (method, path, body) = (&self.method, single(&self.path), single(&body.lines.join("\n")));
+        format!("curl -X {method} \"$CLINCH_INTAKE\"{path}{headers} -d {body}")
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -291,6 +321,11 @@ pub struct Attempt {
     pub error: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<Refusal>,
+    /// How long nothing happened before it, and why.
+    #[serde(default)]
+    pub waited_seconds: f64,
+    #[serde(default)]
+    pub waited_why: String,
 }
 
 impl From<&read::AttemptRow> for Attempt {
@@ -304,6 +339,8 @@ impl From<&read::AttemptRow> for Attempt {
             reason: row.reason.map(|reason| reason.to_string()),
             error: row.error.as_deref().map(|error| rules().text(error)),
             refusal: Refusal::of(row.reason, row.error.as_deref()),
+            waited_seconds: 0.0,
+            waited_why: String::new(),
         }
     }
 }
@@ -320,6 +357,15 @@ pub struct Effect {
     pub changed_at: Moment,
     /// What the target answered, if it is done.
     pub answer_status: Option<u16>,
+    /// The idempotency key that was sent with it; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// How its state is known; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<String>,
+    /// What a replay does with it: skipped, runs, looks_up, asks_first; not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_replayed: Option<String>,
 }
 
 impl From<&clinch_core::effect::Effect> for Effect {
@@ -336,6 +382,9 @@ impl From<&clinch_core::effect::Effect> for Effect {
                 EffectState::Done(receipt) => Some(receipt.status).filter(|status| *status > 0),
                 EffectState::Open | EffectState::NotDone | EffectState::Unknown | EffectState::GivenUp(_) => None,
             },
+            key: None,
+            proof: None,
+            if_replayed: None,
         }
     }
 }
@@ -963,6 +1012,9 @@ pub struct KeyFound {
     pub tenant: String,
     pub event_id: String,
     pub kept_until: Option<Moment>,
+    /// What a duplicate of a dead letter does: keep, replay.
+    #[serde(default)]
+    pub on_duplicate_of_dead: Option<String>,
     /// Deliveries of all kinds, the first one included.
     pub seen: u64,
     pub duplicates: u64,
@@ -1079,6 +1131,16 @@ mod tests {
         let text = serde_json::to_string(&moment).expect("JSON");
         assert!(text.starts_with("\"2026-") && text.ends_with(".123Z\""), "{text}");
         assert_eq!(serde_json::from_str::<Moment>(&text).expect("reads"), moment);
+    }
+
+    #[test]
+    fn i1_a_delivery_as_curl_has_no_secret_and_nothing_for_the_shell_to_run() {
+        let headers = vec!["idempotency-key: it's $(id)".into(), "authorization: Bearer $CLINCH_SECRET".into()];
+        let entrance = Entrance { method: "POST".into(), path: "/hooks/a".into(), headers };
+        let body = Preview { bytes: 9, json: true, lines: vec!["{".into(), "`id`}".into()], cut: false };
+        let told = r#"curl -X POST "$CLINCH_INTAKE"'/hooks/a' -H 'idempotency-key: it'\''s $(id)' -H 'authorization: Bearer '"$CLINCH_SECRET" -d '{
+`id`}'"#;
+        assert_eq!(entrance.curl(&body), told);
     }
 
     #[test]

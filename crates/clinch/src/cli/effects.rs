@@ -1,9 +1,9 @@
 //! `clinch effects`: what was done outside, what is not known of it, and a person's word on that.
 
-use super::Globals;
 use super::client::Client;
 use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, Cell, Output, Table, clean};
+use super::{Globals, jobs};
 use crate::api::shapes::{
     Effect, EffectList, EffectResolved, EffectRow, EffectShow, EffectVerified, JobShow, LateAnswer, ResolveAsk,
     ResolveTo,
@@ -230,6 +230,15 @@ fn text(told: &EffectShow) -> String {
     if let Some(status) = effect.answer_status {
         fact("answered", status.to_string());
     }
+    if let Some(key) = &effect.key {
+        fact("key", clean(key));
+    }
+    if let Some(proof) = &effect.proof {
+        fact("proof", clean(proof));
+    }
+    if let Some(again) = &effect.if_replayed {
+        fact("if replayed", jobs::again_words(again));
+    }
     for late in &told.late_answers {
         fact("evidence", late_line(late));
     }
@@ -352,6 +361,9 @@ pub(super) mod tests {
             first_intended_at: at(1),
             changed_at: at(60),
             answer_status: None,
+            key: None,
+            proof: None,
+            if_replayed: None,
         }
     }
 

@@ -35,6 +35,9 @@ pub enum Jobs {
     Show {
         /// job_… or evt_…
         id: String,
+        /// Print its delivery as a curl command, the body masked and the secret left to $CLINCH_SECRET
+        #[arg(long)]
+        curl: bool,
     },
 }
 
@@ -89,8 +92,9 @@ impl Jobs {
         let client = Client::open(globals)?;
         match self {
             Jobs::Ls { state, filter } => list(&client, globals.output(), state.clone(), filter).await,
-            Jobs::Show { id } if id.starts_with("evt_") => of_event(&client, globals.output(), id).await,
-            Jobs::Show { id } => {
+            Jobs::Show { id, curl: true } => curl(&client, id).await,
+            Jobs::Show { id, .. } if id.starts_with("evt_") => of_event(&client, globals.output(), id).await,
+            Jobs::Show { id, .. } => {
                 let told = show(&client, globals.output(), id).await?;
                 let job = &told.job;
                 match job.state.as_str() {
@@ -148,6 +152,15 @@ fn waits_words(waits: &str) -> String {
     }
 }
 
+/// What a replay does with an effect.
+pub fn again_words(again: &str) -> String {
+    match again {
+        "looks_up" => "asks the partner".into(),
+        "asks_first" => "asks you first".into(),
+        other => clean(other),
+    }
+}
+
 fn bad_id(error: &clinch_core::id::BadId) -> Failure {
     Failure::new(Exit::Usage, "CL0503", error.to_string()).fix("clinch jobs ls -o id lists ids")
 }
@@ -159,6 +172,17 @@ pub async fn show(client: &Client, output: Output, id: &str) -> Result<JobShow, 
     let told = &answer.told;
     render::show(output, &answer.document, &told.job.id, || text(told, render::now()))?;
     Ok(answer.told)
+}
+
+async fn curl(client: &Client, id: &str) -> Result<Exit, Failure> {
+    let id: JobId = id.parse().map_err(|error| bad_id(&error))?;
+    let told = client.get::<JobShow>(&["jobs", &id.to_string()], &[]).await?.told;
+    let Some(entrance) = &told.entrance else {
+        let said = format!("The live workspace has no way in any more by which {id} came, or its body is gone");
+        return Err(Failure::new(Exit::NotFound, "CL0505", said).fix("clinch sources ls lists the ways in"));
+    };
+    render::data(&format!("{}\n", entrance.curl(&told.body)))?;
+    Ok(Exit::Done)
 }
 
 pub fn table(jobs: &[Job], now: Timestamp) -> Table {
@@ -234,12 +258,14 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             let took = human(Duration::try_from_secs_f64(attempt.seconds).unwrap_or_default());
             let said = [attempt.reason.as_deref(), attempt.error.as_deref()];
             let said: Vec<String> = said.into_iter().flatten().map(clean).collect();
+            let waited = human(Duration::try_from_secs_f64(attempt.waited_seconds).unwrap_or_default());
             format!(
-                "{:>3}  {}  {:<12} {took:<6} {}",
+                "{:>3}  {}  {:<12} {took:<6} {}   (waited {waited}: {})",
                 attempt.no,
                 attempt.started_at.0,
                 clean(&attempt.outcome),
-                said.join(": ")
+                said.join(": "),
+                clean(&attempt.waited_why)
             )
         }),
     );
@@ -250,8 +276,12 @@ fn text(told: &JobShow, now: Timestamp) -> String {
             let answer = effect.answer_status.map_or_else(String::new, |status| format!("   answered {status}"));
             // An intent is counted, and what could not be delivered was never sent.
             let tried = format!("tried {}×", effect.sends);
+            let again = effect
+                .if_replayed
+                .as_deref()
+                .map_or_else(String::new, |again| format!("   if replayed: {}", again_words(again)));
             let known = format!(
-                "{}  {}   {tried}   idempotency {}{answer}",
+                "{}  {}   {tried}   idempotency {}{answer}{again}",
                 clean(&effect.step),
                 render::state(&effect.state),
                 effect.idempotency
@@ -350,6 +380,7 @@ pub(super) mod tests {
             key_until: None,
             priority: -3,
             waits_behind: Some("job_01HZX5T0N8W1Z".into()),
+            failures_max: Some(3),
             attempts: vec![Attempt {
                 no: 1,
                 started_at: at(1),
@@ -359,6 +390,8 @@ pub(super) mod tests {
                 reason: Some("auth_failed".into()),
                 error: None,
                 refusal: None,
+                waited_seconds: 1.0,
+                waited_why: "in its queue".into(),
             }],
             effects: vec![Effect {
                 step: "post".into(),
@@ -368,12 +401,16 @@ pub(super) mod tests {
                 first_intended_at: at(1),
                 changed_at: at(3),
                 answer_status: None,
+                key: Some("clinch-01".into()),
+                proof: Some("refused, or never sent".into()),
+                if_replayed: Some("runs".into()),
             }],
             late_answers: vec![],
             deliveries: vec![],
             audit: vec![],
             unread: None,
             body: Preview { bytes: 17, json: true, lines: vec!["{".into(), "}".into()], cut: false },
+            entrance: None,
         };
         let text = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();
         for part in [
@@ -384,8 +421,8 @@ pub(super) mod tests {
             "  priority    -3\n",
             "(after 1m)\n",
             "attempts\n    1  2026-",
-            "failed       2s     auth_failed\n",
-            "effects\n  post  not_done   tried 2×   idempotency header\n",
+            "failed       2s     auth_failed   (waited 1s: in its queue)\n",
+            "effects\n  post  not_done   tried 2×   idempotency header   if replayed: runs\n",
             "body, 17 bytes, its texts masked\n  {\n  }\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
@@ -406,6 +443,7 @@ pub(super) mod tests {
             key_until: None,
             priority: 0,
             waits_behind: None,
+            failures_max: None,
             attempts: vec![],
             effects: vec![effect("unknown", "none")],
             late_answers: vec![late("done", Some(200))],
@@ -413,6 +451,7 @@ pub(super) mod tests {
             audit: vec![],
             unread: None,
             body: Preview { bytes: 0, json: false, lines: vec![], cut: false },
+            entrance: None,
         };
         let shown = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();
         let late = format!("    late answer: 200 at {}, from fence 3: it was done\n", at(90).0);

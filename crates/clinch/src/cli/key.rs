@@ -92,6 +92,7 @@ mod tests {
                 tenant: "default".into(),
                 event_id: job().event_id,
                 kept_until: None,
+                on_duplicate_of_dead: None,
                 seen: 2,
                 duplicates: 1,
                 conflicts: 0,

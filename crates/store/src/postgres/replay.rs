@@ -9,7 +9,7 @@ use crate::replay::{
     Start, StartAsk, Started, TurnAsk, Turned, tally,
 };
 use crate::{ReviveAsk, Revived, VersionId};
-use clinch_core::id::{EventId, PlanId};
+use clinch_core::id::PlanId;
 use clinch_core::job::{Waits, Word};
 use clinch_core::replay::{self, ItemState, Mark, PLAN_VALID, Percent, PlanState, Terms, UNENDED_MAX};
 use clinch_core::time::Timestamp;
@@ -350,15 +350,16 @@ pub(super) async fn items(eyes: &Arc<Pool>, filter: &ItemFilter) -> Result<Vec<I
 pub(super) async fn dead_letters(eyes: &Arc<Pool>, filter: &DeadFilter) -> Result<Vec<DeadLetter>, Fault> {
     let mut line = eyes.line().await?;
     line.begin_reading().await?;
-    let numbers =
-        |events: &Vec<EventId>| -> Vec<i64> { events.iter().map(|event| event.number().cast_signed()).collect() };
-    let (is_of_events, events) = (filter.events.is_some(), filter.events.as_ref().map(numbers).unwrap_or_default());
+    let is_of_events = filter.events.is_some();
+    let events: Vec<i64> = filter.events.iter().flatten().map(|event| event.number().cast_signed()).collect();
+    let is_of_jobs = filter.jobs.is_some();
+    let jobs: Vec<i64> = filter.jobs.iter().flatten().map(|job| job.number().cast_signed()).collect();
     let found = line
         .query(
             "SELECT id, queue, version, reason, ended_at, replays, attempts FROM job
              WHERE slot = 0 AND state = 3 AND id > $1 AND ($2::text IS NULL OR flow = $2) AND ($3::text IS NULL OR queue = $3)
                AND ($4::smallint IS NULL OR reason = $4) AND ($5::bigint IS NULL OR ended_at >= $5)
-               AND ($6::bigint IS NULL OR ended_at < $6) AND ($7::bigint IS NULL OR id = $7) AND (NOT $8 OR event = ANY($9))
+               AND ($6::bigint IS NULL OR ended_at < $6) AND (NOT $12 OR id = ANY($7)) AND (NOT $8 OR event = ANY($9))
                AND ($11::text IS NULL OR (SELECT source FROM event WHERE event.id = job.event) = $11)
              ORDER BY id LIMIT $10",
             &[
@@ -368,11 +369,12 @@ pub(super) async fn dead_letters(eyes: &Arc<Pool>, filter: &DeadFilter) -> Resul
                 &filter.reason.map(rows::reason_number),
                 &filter.since.map(Timestamp::as_micros),
                 &filter.until.map(Timestamp::as_micros),
-                &filter.job.map(|job| job.number().cast_signed()),
+                &jobs,
                 &is_of_events,
                 &events,
                 &i64::try_from(filter.limit).unwrap_or(i64::MAX),
                 &filter.source.as_deref().map(rows::text),
+                &is_of_jobs,
             ],
         )
         .await?;

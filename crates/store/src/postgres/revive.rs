@@ -6,10 +6,10 @@ use super::{Fault, Shared, lanes};
 use crate::replay::InPlan;
 use crate::{Act, Record, ReviveAsk, Revived, UnknownRuling, VersionId};
 use clinch_core::death::Reason;
-use clinch_core::effect::EffectState;
 use clinch_core::job::Word;
 use clinch_core::lane::Order;
 use clinch_core::replay::{self, Mark};
+use clinch_core::saga;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 
@@ -59,11 +59,11 @@ pub(super) async fn bring_back(
     {
         return Ok((Revived::NotDead { state: row.word }, None));
     }
-    let unclear: Vec<_> =
-        effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
-    if ask.unknown.is_none() && unclear.iter().any(|effect| !effect.class.is_protected()) {
-        return Ok((Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() }, None));
+    if ask.unknown.is_none() && replay::asks(&effects) {
+        let unclear = effects.into_iter().filter(|effect| saga::is_unclear(&effect.state));
+        let steps = unclear.map(|effect| effect.name).collect();
+        return Ok((Revived::Ask { steps }, None));
     }
     // What was given up may be tried again; whether it was done is as unknown as it was.
     let lost_answer = i32::from(reason_number(Reason::UnknownOutcome));

@@ -336,6 +336,10 @@ pub(super) fn dead_letters(conn: &Connection, filter: &DeadFilter) -> rusqlite::
         let numbers: Vec<i64> = events.iter().map(|event| event.number().cast_signed()).collect();
         serde_json::json!(numbers).to_string()
     });
+    let jobs = filter.jobs.as_ref().map(|jobs| {
+        let numbers: Vec<i64> = jobs.iter().map(|job| job.number().cast_signed()).collect();
+        serde_json::json!(numbers).to_string()
+    });
     let mut found: Vec<DeadLetter> = conn
         .prepare_cached(
             "SELECT job.id, queue.text, job.version, job.reason, job.ended_at, job.replays, job.attempts
@@ -343,7 +347,7 @@ pub(super) fn dead_letters(conn: &Connection, filter: &DeadFilter) -> rusqlite::
              WHERE job.state = 3 AND job.id > ?1 AND (?2 IS NULL OR flow.text = ?2) AND (?3 IS NULL OR queue.text = ?3)
                AND (?4 IS NULL OR job.reason = ?4) AND (?5 IS NULL OR job.ended_at >= ?5) AND (?6 IS NULL OR job.ended_at < ?6)
                AND (?10 IS NULL OR (SELECT source FROM event WHERE event.id = job.event) = (SELECT id FROM name WHERE text = ?10))
-               AND (?7 IS NULL OR job.id = ?7) AND (?8 IS NULL OR job.event IN (SELECT value FROM json_each(?8)))
+               AND (?7 IS NULL OR job.id IN (SELECT value FROM json_each(?7))) AND (?8 IS NULL OR job.event IN (SELECT value FROM json_each(?8)))
              ORDER BY job.id LIMIT ?9",
         )?
         .query_map(
@@ -354,7 +358,7 @@ pub(super) fn dead_letters(conn: &Connection, filter: &DeadFilter) -> rusqlite::
                 filter.reason.map(rows::reason_number),
                 filter.since.map(Timestamp::as_micros),
                 filter.until.map(Timestamp::as_micros),
-                filter.job.map(|job| job.number().cast_signed()),
+                jobs,
                 events,
                 i64::try_from(filter.limit).unwrap_or(i64::MAX),
                 filter.source,

@@ -7,8 +7,8 @@ use super::writer::Batch;
 use crate::replay::InPlan;
 use crate::{ReviveAsk, Revived, UnknownRuling};
 use clinch_core::death::Reason;
-use clinch_core::effect::EffectState;
 use clinch_core::replay::{self, Mark};
+use clinch_core::saga;
 use rusqlite::{OptionalExtension, params};
 
 pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result<Revived> {
@@ -36,11 +36,11 @@ pub(super) fn bring_back(
     {
         return Ok(Revived::NotDead { state: row.word });
     }
-    let unclear: Vec<_> =
-        effects.into_iter().filter(|effect| matches!(effect.state, EffectState::Open | EffectState::Unknown)).collect();
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
-    if ask.unknown.is_none() && unclear.iter().any(|effect| !effect.class.is_protected()) {
-        return Ok(Revived::Ask { steps: unclear.into_iter().map(|effect| effect.name).collect() });
+    if ask.unknown.is_none() && replay::asks(&effects) {
+        let unclear = effects.into_iter().filter(|effect| saga::is_unclear(&effect.state));
+        let steps = unclear.map(|effect| effect.name).collect();
+        return Ok(Revived::Ask { steps });
     }
     if !batch.touch(ask.job) {
         // It is being buried in this very transaction: the ask came before anybody could know.

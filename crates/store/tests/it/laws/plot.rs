@@ -168,7 +168,7 @@ impl Asked {
             reason: self.reason,
             since: self.since,
             until: self.until,
-            job: self.job.map(|job| *job.get(jobs)),
+            jobs: self.job.map(|job| vec![*job.get(jobs)]),
             limit: self.limit,
             ..DeadFilter::default()
         }

@@ -254,7 +254,9 @@ pub async fn f2_dead_letters_are_found_by_each_word(world: World) {
     assert_eq!(found(DeadFilter { until: Some(later(5)), ..all() }).await, [first.job]);
     assert_eq!(found(DeadFilter { events: Some(vec![first.event]), ..all() }).await, [first.job]);
     assert_eq!(found(DeadFilter { events: Some(vec![]), ..all() }).await, []);
-    assert_eq!(found(DeadFilter { job: Some(second.job), ..all() }).await, [second.job]);
+    assert_eq!(found(DeadFilter { jobs: Some(vec![second.job]), ..all() }).await, [second.job]);
+    assert_eq!(found(DeadFilter { jobs: Some(vec![second.job, first.job]), ..all() }).await, [first.job, second.job]);
+    assert_eq!(found(DeadFilter { jobs: Some(vec![]), ..all() }).await, []);
     assert_eq!(found(DeadFilter { after: Some(first.job), ..all() }).await, [second.job]);
     assert_eq!(found(DeadFilter { limit: 1, ..all() }).await, [first.job]);
 }
