@@ -266,7 +266,7 @@ pub struct JobShow {
 }
 
 /// A way in, as a sender uses it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Entrance {
     pub method: String,
     pub path: String,

@@ -63,7 +63,7 @@ impl Frame {
 /// A page, or that it could not be made, which is our fault.
 pub fn html(page: &impl Template) -> Response {
     match page.render() {
-        Ok(text) => Html(text).into_response(),
+        Ok(text) => Html(look::inert(text)).into_response(),
         Err(error) => {
             tracing::error!("a page could not be rendered: {error}");
             (StatusCode::INTERNAL_SERVER_ERROR, "The page could not be rendered.\n").into_response()

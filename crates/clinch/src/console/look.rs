@@ -2,13 +2,67 @@
 
 use crate::api::shapes::Moment;
 use clinch_core::time::{Timestamp, human};
+use std::time::Duration;
 
 /// How long ago, or in how long.
 pub fn ago(at: &Moment, now: &Timestamp) -> String {
     match *now >= at.0 {
-        true => format!("{} ago", human(now.since(at.0))),
-        false => format!("in {}", human(at.0.since(*now))),
+        true => format!("{} ago", human(rough(now.since(at.0)))),
+        false => format!("in {}", human(rough(at.0.since(*now)))),
     }
+}
+
+/// Nobody reads tenths of a second of what is past.
+fn rough(span: Duration) -> Duration {
+    if span.as_secs() == 0 { span } else { Duration::from_secs(span.as_secs()) }
+}
+
+/// How often.
+pub fn times(times: &u32) -> String {
+    match times {
+        1 => "once".into(),
+        _ => count(&u64::from(*times), "time"),
+    }
+}
+
+/// So many of these.
+pub fn count(of: &u64, what: &str) -> String {
+    format!("{} {what}{}", number(of), if *of == 1 { "" } else { "s" })
+}
+
+/// Day and time, for tables in which the order of things matters.
+pub fn clock(at: &Moment) -> String {
+    let text = at.0.to_string();
+    match (text.get(5..10), text.get(11..19)) {
+        (Some(day), Some(time)) => format!("{day} {time}"),
+        _ => text,
+    }
+}
+
+/// A length of time.
+pub fn took(seconds: &f64) -> String {
+    human(Duration::try_from_secs_f64(*seconds).unwrap_or_default())
+}
+
+/// What a replay does with an effect.
+pub fn again(word: &str) -> &str {
+    match word {
+        "skipped" => "skipped, it is done",
+        "looks_up" => "asks the partner, then runs or is skipped",
+        "asks_first" => "asks you first",
+        other => other,
+    }
+}
+
+/// A page in which nothing that somebody sent turns the order of letters around or hides: such characters are shown as a sign.
+pub fn inert(page: String) -> String {
+    let acts = |c: char| {
+        let is_blank = matches!(c, '\n' | '\t' | '\r');
+        let turns =
+            matches!(c, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        turns || (c.is_control() && !is_blank)
+    };
+    if page.contains(acts) { page.replace(acts, "\u{fffd}") } else { page }
 }
 
 /// A number for people: 12,431.
@@ -61,13 +115,29 @@ pub fn said(word: &str) -> Option<&'static str> {
         "paused" => "It stands still. Events are still accepted.",
         "resumed" => "It goes on. Jobs that were sent away are called back.",
         "not-paused" => "It was not paused; nothing was changed.",
+        "not-dead" => "It is no dead letter any more; nothing was changed.",
+        "resolved" => "Your word is on record. A replay follows it.",
+        "resolved-before" => "It was so already; nothing was changed.",
         _ => return None,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::number as grouped;
+    use super::{clock, inert, number as grouped};
+    use crate::api::shapes::Moment;
+    use clinch_core::time::Timestamp;
+
+    #[test]
+    fn t_098_a_text_cannot_turn_the_page_around() {
+        assert_eq!(inert("a\u{202e}b\u{2066}c\0\x1b[2J\n".into()), "a\u{fffd}b\u{fffd}c\u{fffd}\u{fffd}[2J\n");
+        assert_eq!(inert("plain é 漢".into()), "plain é 漢");
+    }
+
+    #[test]
+    fn a_moment_in_a_table_is_day_and_time() {
+        assert_eq!(clock(&Moment(Timestamp::from_micros(1_790_000_000_123_000))), "09-21 14:13:20");
+    }
 
     #[test]
     fn numbers_are_grouped_by_thousands() {

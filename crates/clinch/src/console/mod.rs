@@ -5,10 +5,14 @@ mod approvals;
 mod ask;
 mod dead;
 mod door;
+mod effects;
+mod events;
 mod files;
 mod frame;
 pub mod held;
 mod jobs;
+mod keys;
+mod list;
 mod live;
 mod look;
 mod overview;
@@ -16,6 +20,7 @@ mod pauses;
 mod replays;
 mod runbooks;
 mod safe_mode;
+mod timeline;
 
 pub use ask::Api;
 pub use door::Hosts;
@@ -52,10 +57,19 @@ pub struct Desk {
 pub fn router(desk: Desk) -> Router {
     Router::new()
         .route("/", get(overview::show))
-        .route("/jobs", get(jobs::list))
+        .route("/jobs", get(list::show))
+        .route("/find", get(list::show))
+        .route("/jobs/selected", get(list::selected))
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/replay", post(jobs::replay))
         .route("/runbooks/{name}", get(runbooks::show))
+        .route("/events", get(events::list))
+        .route("/events/{id}", get(events::show))
+        .route("/effects", get(effects::list))
+        .route("/effects/{job}/{step}", get(effects::show))
+        .route("/effects/{job}/{step}/verify", post(effects::verify))
+        .route("/effects/{job}/{step}/resolve", post(effects::resolve))
+        .route("/keys", get(keys::show))
         .route("/safe-mode", get(safe_mode::show))
         .route("/safe-mode/on", post(safe_mode::on))
         .route("/safe-mode/off", post(safe_mode::off))

@@ -13,6 +13,7 @@ mod config;
 mod console_approvals;
 mod console_browser;
 mod console_dead;
+mod console_jobs;
 mod console_stops;
 mod crash;
 mod disk;

@@ -13,7 +13,7 @@
   const busy = () => document.hidden || paused || $('dialog[open]') || (document.activeElement && document.activeElement.closest('[data-live] form'))
     || $('[data-live] input:checked');
   async function refresh() {
-    if (asking || busy() || !$('[data-live]') || 'still' in document.body.dataset) return;
+    if (asking || busy() || !$('[data-live], [data-rows]') || 'still' in document.body.dataset) return;
     asking = true;
     try {
       const answer = await fetch(location.href, { headers: { accept: 'text/html' }, redirect: 'error' });
@@ -23,15 +23,29 @@
       const at = rowAt();
       for (const old of $$('[data-live]')) {
         const now = fresh.getElementById(old.id);
+        for (const box of $$('details[id][open]', old)) { const same = fresh.getElementById(box.id); if (same) same.open = true; }
         if (now && now.innerHTML !== old.innerHTML) {
           const focused = document.activeElement && old.contains(document.activeElement) && document.activeElement.id;
           old.replaceChildren(...now.childNodes);
           if (focused && document.getElementById(focused)) document.getElementById(focused).focus();
         }
       }
+      $$('[data-rows]').forEach(old => keepOrder(old, fresh.getElementById(old.id)));
       if (at) { const row = document.getElementById(at); if (row) mark(row, false); }
       last = Date.now();
     } catch { say('behind'); } finally { asking = false; }
+  }
+  // Rows change where they are and never move under the cursor; of new ones only the number is told.
+  function keepOrder(old, now) {
+    if (!now) return;
+    let added = 0;
+    for (const row of [...now.rows]) {
+      const mine = document.getElementById(row.id);
+      if (!mine) added += 1;
+      else if (mine.innerHTML !== row.innerHTML && !mine.contains(document.activeElement) && !$('input:checked', mine)) mine.replaceChildren(...row.childNodes);
+    }
+    const note = document.getElementById(old.dataset.rows);
+    if (note) { note.hidden = !added; $('b', note).textContent = `${added} new`; }
   }
   function listen() {
     if (!window.EventSource || !pulse) return;
@@ -63,6 +77,15 @@
     mark(all[Math.max(0, Math.min(all.length - 1, now + by))]);
   }
   const current = () => $('tr.at');
+
+  // The list that one comes from: its jobs before and after the one that is open.
+  const listed = rows().map(row => row.dataset.href).filter(href => href.startsWith('/jobs/job_'));
+  if (listed.length && !$('#older')) sessionStorage.setItem('clinch-list', JSON.stringify(listed));
+  const walk = JSON.parse(sessionStorage.getItem('clinch-list') || '[]'), place = walk.indexOf(location.pathname);
+  if (place >= 0) for (const [id, to] of [['newer', walk[place - 1]], ['older', walk[place + 1]]]) {
+    const link = document.getElementById(id);
+    if (link && to) { link.href = to; link.hidden = false; }
+  }
 
   async function copy(text) {
     try { await navigator.clipboard.writeText(text); } catch {
