@@ -75,10 +75,19 @@ struct Count {
     errors: u32,
 }
 
+/// Why a partner is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// So many of the calls in its window failed.
+    TooMany { calls: u64, errors: u64 },
+    /// It was asked whether it is back, and is not.
+    ProbeFailed,
+}
+
 #[derive(Clone, Debug)]
 enum State {
     Closed { parts: [Count; PARTS], newest: i64 },
-    Open { until: Timestamp },
+    Open { until: Timestamp, because: Opened },
     HalfOpen { succeeded: u32, probing_until: Option<Timestamp> },
 }
 
@@ -114,11 +123,19 @@ impl Breaker {
         }
     }
 
+    /// While it is open: until when, and why.
+    pub fn opened(&self) -> Option<(Timestamp, Opened)> {
+        match self.state {
+            State::Open { until, because } => Some((until, because)),
+            State::Closed { .. } | State::HalfOpen { .. } => None,
+        }
+    }
+
     /// `probe_max` is how long a call may take: a probe that is not heard of by then counts for nothing.
     pub fn ask(&mut self, now: Timestamp, probe_max: Duration) -> Ask {
         match &mut self.state {
             State::Closed { .. } => Ask::Go,
-            State::Open { until } if now < *until => Ask::Wait(*until),
+            State::Open { until, .. } if now < *until => Ask::Wait(*until),
             // The probe may end long before it must.
             State::HalfOpen { probing_until: Some(until), .. } if now < *until => {
                 Ask::Wait((*until).min(now + self.rule.open_for))
@@ -149,14 +166,18 @@ impl Breaker {
                 let part = &mut parts[0];
                 part.calls = part.calls.saturating_add(1);
                 part.errors = part.errors.saturating_add(u32::from(failed));
-                if failed && is_broken(parts, &self.rule) {
-                    self.state = State::Open { until: now + self.rule.open_for };
+                let (calls, errors) = counted(parts);
+                if failed && is_broken(calls, errors, &self.rule) {
+                    let because = Opened::TooMany { calls, errors };
+                    self.state = State::Open { until: now + self.rule.open_for, because };
                 }
             }
             // A call that began before the circuit opened says nothing new.
             State::Open { .. } => {}
             State::HalfOpen { .. } if !is_probe => {}
-            State::HalfOpen { .. } if failed => self.state = State::Open { until: now + self.rule.open_for },
+            State::HalfOpen { .. } if failed => {
+                self.state = State::Open { until: now + self.rule.open_for, because: Opened::ProbeFailed };
+            }
             State::HalfOpen { succeeded, probing_until } => {
                 *succeeded += 1;
                 *probing_until = None;
@@ -222,9 +243,12 @@ fn turn(parts: &mut [Count; PARTS], newest: &mut i64, part: i64) {
     *newest = part;
 }
 
-fn is_broken(parts: &[Count; PARTS], rule: &BreakerRule) -> bool {
-    let calls: u64 = parts.iter().map(|part| u64::from(part.calls)).sum();
-    let errors: u64 = parts.iter().map(|part| u64::from(part.errors)).sum();
+/// The calls of the window, and how many of them failed.
+fn counted(parts: &[Count; PARTS]) -> (u64, u64) {
+    parts.iter().fold((0, 0), |(calls, errors), part| (calls + u64::from(part.calls), errors + u64::from(part.errors)))
+}
+
+fn is_broken(calls: u64, errors: u64, rule: &BreakerRule) -> bool {
     calls >= u64::from(rule.calls_min) && errors * 100 >= calls * u64::from(rule.errors_percent)
 }
 
@@ -262,6 +286,7 @@ mod tests {
             half.report(at(0), false, failed);
         }
         assert_eq!(half.circuit(), Circuit::Open);
+        assert_eq!(half.opened(), Some((at(30), Opened::TooMany { calls: 4, errors: 2 })));
         let mut mostly_fine = Breaker::new(rule());
         for failed in [false, false, false, true, true, false, true] {
             mostly_fine.report(at(0), false, failed);
@@ -318,7 +343,9 @@ mod tests {
     fn e3_a_failed_probe_opens_again_and_a_lost_one_is_replaced() {
         let mut breaker = broken();
         assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
+        assert_eq!(breaker.opened(), None);
         breaker.report(at(31), true, true);
+        assert_eq!(breaker.opened(), Some((at(61), Opened::ProbeFailed)));
         assert_eq!(breaker.ask(at(32), PROBE), Ask::Wait(at(61)));
         assert_eq!(breaker.ask(at(61), PROBE), Ask::Probe);
         assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);

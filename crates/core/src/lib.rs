@@ -21,6 +21,7 @@ pub mod control;
 pub mod dead;
 pub mod death;
 pub mod dedup;
+pub mod diff;
 pub mod drop;
 pub mod effect;
 pub mod egress;

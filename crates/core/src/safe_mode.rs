@@ -203,6 +203,15 @@ impl SafeScope {
         self.0.as_ref().map_or(Ok(()), |scope| scope.find(workspaces))
     }
 
+    /// Whether it counts for whatever is sent to this integration.
+    pub fn is_over(&self, integration: &str) -> bool {
+        match &self.0 {
+            None => true,
+            Some(Scope::Integration(name)) => **name == *integration,
+            Some(_) => false,
+        }
+    }
+
     fn covers(&self, sending: Sending<'_>) -> bool {
         let playbook = sending.queue.strip_prefix(PLAYBOOK_QUEUE);
         match &self.0 {

@@ -149,6 +149,17 @@ pub enum Acceptance {
     Conflict(Accepted),
 }
 
+impl Acceptance {
+    /// What the first delivery of its key was answered.
+    pub fn first(&self) -> &Accepted {
+        let (Acceptance::Fresh(first)
+        | Acceptance::Duplicate(first)
+        | Acceptance::Kept(first)
+        | Acceptance::Conflict(first)) = self;
+        first
+    }
+}
+
 /// What the first delivery of a key was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {

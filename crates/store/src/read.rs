@@ -386,6 +386,16 @@ pub struct Contents {
     pub others: Vec<Kept>,
 }
 
+/// A workspace that was live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionRow {
+    pub id: VersionId,
+    /// Of its files.
+    pub hash: [u8; 32],
+    /// When it was live first.
+    pub at: Timestamp,
+}
+
 /// How much is under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUse {
@@ -481,6 +491,10 @@ pub trait Read: Send + Sync {
     /// Of the newest jobs of a window, no more than so many.
     async fn latencies(&self, since: Timestamp, most: usize) -> Result<Latencies>;
     async fn version_files(&self, version: VersionId) -> Result<Option<String>>;
+    /// Workspaces that were live, the newest first.
+    async fn versions(&self, limit: usize) -> Result<Vec<VersionRow>>;
+    /// How many unfinished jobs there are, by flow and the workspace that they run.
+    async fn unfinished(&self) -> Result<Vec<(Arc<str>, VersionId, u64)>>;
     /// What was done, and by whom.
     async fn audit(&self, filter: AuditFilter) -> Result<Vec<AuditRow>>;
     /// Walks along the whole audit. `noted` is a hash of it that somebody has kept elsewhere.

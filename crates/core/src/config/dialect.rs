@@ -81,8 +81,20 @@ pub(super) static SETTINGS: Shape = Shape {
             ),
             may("safe_mode", Kind::Map(&SAFE_MODE), "What still leaves in safe mode, and what turns it on."),
             may("approvals", Kind::Map(&APPROVALS), "How people decide what waits for approval, besides API and CLI."),
+            may("console", Kind::Map(&CONSOLE), "The pages for people, which are where the API is."),
         ],
     ],
+    choices: &[],
+};
+
+static CONSOLE: Shape = Shape {
+    name: "console",
+    doc: "The console: by which names it may be called.",
+    fields: &[&[may(
+        "hosts",
+        Kind::List(&Kind::Text),
+        "Names that browsers call it by, with the port if there is one; its own address and localhost are known.",
+    )]],
     choices: &[],
 };
 

@@ -311,6 +311,8 @@ pub struct Settings {
     pub safe_mode: SafeModeRule,
     /// Whether people may decide in Slack.
     pub approvals: Option<SlackButtons>,
+    /// Names that the console may be called by, besides its own address.
+    pub console_hosts: Vec<String>,
 }
 
 /// `approvals: {slack: …}` of `clinch.yml`.

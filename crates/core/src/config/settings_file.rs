@@ -58,6 +58,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             egress: reader.map("egress").and_then(|map| map.or("allow", Vec::new(), allowed)).unwrap_or_default(),
             safe_mode: reader.map("safe_mode").and_then(read_safe_mode).unwrap_or_default(),
             approvals: reader.map("approvals").and_then(read_approvals),
+            console_hosts: reader.map("console").and_then(read_hosts).unwrap_or_default(),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -75,6 +76,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             .collect(),
     };
     let mut problems: Vec<Problem> = reader.map("masking").and_then(bad_masking).into_iter().collect();
+    problems.extend(reader.map("console").and_then(bad_host));
     problems.extend(messaging(reader).filter_map(|(_, named)| no_carrier(&named, &file)));
     integrations.iter().for_each(|(_, node)| integration::check(Reader { node, report }, &mut problems));
     for (key, node) in sources {
@@ -251,6 +253,22 @@ fn read_approvals(approvals: Reader<'_>) -> Option<SlackButtons> {
         signing_secret: slack.must("signing_secret", value::variable)?,
         users: slack.must("users", value::renames)?,
     })
+}
+
+/// As a browser says them: in small letters, without a scheme.
+fn read_hosts(console: Reader<'_>) -> Option<Vec<String>> {
+    let hosts = console.or("hosts", Vec::new(), source::texts)?;
+    Some(hosts.iter().map(|host| host.to_ascii_lowercase()).collect())
+}
+
+/// A name that no browser would say.
+fn bad_host(console: Reader<'_>) -> Option<Problem> {
+    let items = console.node.get("hosts").map_or(&[][..], Node::items);
+    let is_bad = |host: &str| host.is_empty() || host.contains(|c: char| c == '/' || c == '*' || c.is_whitespace());
+    let item = items.iter().find(|item| item.text().is_some_and(is_bad))?;
+    let said = format!("`{}` is not a name that a browser calls the console by", printable(item.text()?));
+    let problem = Problem::error(Code::BadAddress, item.head(), said).label("not a host");
+    Some(problem.help("write the host as it is in the address bar, such as `clinch.example.com` or `10.0.0.5:7401`"))
 }
 
 fn read_store(name: &str, store: Reader<'_>) -> Option<SharedStore> {

@@ -2466,3 +2466,16 @@ fn e4_safe_mode_names_templates_that_fit_and_integrations_that_are_there() {
         found(rule, &[], code);
     }
 }
+
+#[test]
+fn t100_the_console_is_known_by_the_names_that_are_added() {
+    let named = |hosts: &str| with(&[("clinch.yml", &format!("console: {{hosts: [{hosts}]}}\n"))]);
+    assert_eq!(
+        loaded(&named("Clinch.Example.com, '10.0.0.5:7401'")).settings.console_hosts,
+        ["clinch.example.com", "10.0.0.5:7401"]
+    );
+    assert!(loaded(&with(&[])).settings.console_hosts.is_empty());
+    for bad in ["'https://clinch.example.com'", "'*.example.com'", "''"] {
+        check(&named(bad), "clinch.yml:1:19", Code::BadAddress, "is not a name that a browser", "in the address bar");
+    }
+}

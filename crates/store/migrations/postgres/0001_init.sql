@@ -132,6 +132,8 @@ CREATE UNIQUE INDEX job_3_lane ON job_3 (queue, lane, pos) WHERE ord > 0;
 -- Not by lease_until: a heartbeat must stay an update that touches no index.
 CREATE INDEX job_running ON job (node) WHERE state = 4;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+-- Dead letters are counted by it alone.
+CREATE INDEX job_dead_of ON job (flow, reason, ended_at, slot) WHERE state = 3;
 CREATE INDEX job_dropped ON job (id) WHERE state = 6;
 
 -- New jobs go into this slot. Who has not heard of it yet may write into another: that is late, and no more.

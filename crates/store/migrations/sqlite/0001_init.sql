@@ -100,6 +100,8 @@ CREATE TABLE job (
     reason INTEGER
 ) STRICT;
 CREATE INDEX job_dead ON job (id) WHERE state = 3;
+-- The oldest dead letter of a flow is at its beginning, however many there are.
+CREATE INDEX job_dead_since ON job (flow, ended_at) WHERE state = 3;
 CREATE INDEX job_dropped ON job (id) WHERE state = 6;
 CREATE INDEX job_blocking ON job (id) WHERE state = 3 AND ord = 2;
 

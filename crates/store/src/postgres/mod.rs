@@ -868,6 +868,14 @@ impl Read for PostgresStore {
         read::latencies(&self.shared.eyes, since, most).await.map_err(unread)
     }
 
+    async fn versions(&self, limit: usize) -> Result<Vec<VersionRow>> {
+        read::versions(&self.shared.eyes, limit).await.map_err(unread)
+    }
+
+    async fn unfinished(&self) -> Result<Vec<(Arc<str>, VersionId, u64)>> {
+        read::unfinished(&self.shared.eyes).await.map_err(unread)
+    }
+
     async fn version_files(&self, version: VersionId) -> Result<Option<String>> {
         read::version_files(&self.shared.eyes, version).await.map_err(unread)
     }

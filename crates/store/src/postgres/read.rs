@@ -12,6 +12,7 @@ use clinch_core::key::DedupKey;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio_postgres::Row;
 
 type Answer<T> = Result<T, Fault>;
 
@@ -147,6 +148,28 @@ pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp, most: usize) -
 pub(super) async fn version_files(eyes: &Arc<Pool>, version: VersionId) -> Answer<Option<String>> {
     let found = eyes.ask("SELECT files FROM version WHERE id = $1", &[&version.0]).await?;
     Ok(found.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+pub(super) async fn versions(eyes: &Arc<Pool>, limit: usize) -> Answer<Vec<VersionRow>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let rows = eyes.ask("SELECT id, hash, at FROM version ORDER BY id DESC LIMIT $1", &[&limit]).await?;
+    let told = |row: &Row| -> Answer<VersionRow> {
+        let hash: &[u8] = row.try_get(1)?;
+        Ok(VersionRow {
+            id: VersionId(row.try_get(0)?),
+            hash: hash.try_into().unwrap_or_default(),
+            at: Timestamp::from_micros(row.try_get(2)?),
+        })
+    };
+    rows.iter().map(told).collect()
+}
+
+pub(super) async fn unfinished(eyes: &Arc<Pool>) -> Answer<Vec<(Arc<str>, VersionId, u64)>> {
+    let sql = "SELECT flow, version, count(*) FROM job WHERE slot BETWEEN 1 AND 3 GROUP BY flow, version";
+    let rows = eyes.ask(sql, &[]).await?;
+    let told =
+        |row: &Row| -> Answer<_> { Ok((rows::name(row, 0)?, VersionId(row.try_get(1)?), rows::big_count(row, 2)?)) };
+    rows.iter().map(told).collect()
 }
 
 /// Counts that were asked for a moment ago are told again.

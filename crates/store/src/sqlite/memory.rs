@@ -149,8 +149,8 @@ pub(super) struct Memory {
     live: HashMap<(Arc<str>, Word), u64>,
     waiting: HashMap<(Arc<str>, Waits), u64>,
     dead: HashMap<(Arc<str>, Reason), u64>,
-    /// How many unfinished jobs run each version.
-    versions: BTreeMap<VersionId, u64>,
+    /// How many unfinished jobs of each flow run each version.
+    versions: BTreeMap<(VersionId, Arc<str>), u64>,
     payload_bytes: usize,
     fence: u64,
 }
@@ -256,7 +256,7 @@ impl Memory {
             self.payload_bytes += held;
         }
         self.count(&live.flow.clone(), live.word(), live.waits(), 1);
-        *self.versions.entry(live.version).or_default() += 1;
+        *self.versions.entry((live.version, live.flow.clone())).or_default() += 1;
         match live.phase {
             Phase::Ready { run_at, .. } => self.queue(&live.queue).enter(job, live.place, run_at),
             Phase::Running { until, .. } => {
@@ -272,10 +272,11 @@ impl Memory {
         let live = self.jobs.remove(&job)?;
         self.drop_payload(live.payload.as_ref());
         self.count(&live.flow, live.word(), live.waits(), -1);
-        if let Some(jobs) = self.versions.get_mut(&live.version) {
+        let version = (live.version, live.flow.clone());
+        if let Some(jobs) = self.versions.get_mut(&version) {
             *jobs -= 1;
             if *jobs == 0 {
-                self.versions.remove(&live.version);
+                self.versions.remove(&version);
             }
         }
         if let Phase::Running { until, .. } = live.phase {
@@ -441,7 +442,13 @@ impl Memory {
     }
 
     pub fn versions(&self) -> Vec<VersionId> {
-        self.versions.keys().copied().collect()
+        let mut versions: Vec<VersionId> = self.versions.keys().map(|(version, _)| *version).collect();
+        versions.dedup();
+        versions
+    }
+
+    pub fn by_version(&self) -> Vec<(Arc<str>, VersionId, u64)> {
+        self.versions.iter().map(|((version, flow), jobs)| (flow.clone(), *version, *jobs)).collect()
     }
 
     pub fn live_counts(&self) -> Vec<(Arc<str>, Word, u64)> {

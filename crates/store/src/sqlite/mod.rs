@@ -790,6 +790,14 @@ impl Read for SqliteStore {
         read::latencies(&self.readers, since, most).await
     }
 
+    async fn versions(&self, limit: usize) -> Result<Vec<VersionRow>> {
+        read::versions(&self.readers, limit).await
+    }
+
+    async fn unfinished(&self) -> Result<Vec<(Arc<str>, VersionId, u64)>> {
+        Ok(lock(&self.shared.memory).by_version())
+    }
+
     async fn version_files(&self, version: VersionId) -> Result<Option<String>> {
         read::version_files(&self.readers, version).await
     }

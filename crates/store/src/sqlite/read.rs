@@ -173,10 +173,25 @@ pub(super) async fn version_files(readers: &Readers, version: VersionId) -> Resu
         .await
 }
 
+pub(super) async fn versions(readers: &Readers, limit: usize) -> Result<Vec<VersionRow>> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    readers
+        .ask(move |conn| {
+            conn.prepare_cached("SELECT id, hash, at FROM version ORDER BY id DESC LIMIT ?1")?
+                .query_map([limit], |row| {
+                    Ok(VersionRow { id: VersionId(row.get(0)?), hash: row.get(1)?, at: rows::time(row, 2)? })
+                })?
+                .collect()
+        })
+        .await
+}
+
 pub(super) fn oldest_dead(conn: &Connection) -> rusqlite::Result<Vec<(Arc<str>, Timestamp)>> {
+    // One look per name: a minimum over groups would read every dead letter.
     conn.prepare_cached(
-        "SELECT flow.text, min(job.ended_at) FROM job JOIN name AS flow ON flow.id = job.flow
-         WHERE job.state = 3 GROUP BY job.flow",
+        "SELECT flow.text, dead.ended_at FROM name AS flow JOIN job AS dead ON dead.id = (
+             SELECT id FROM job INDEXED BY job_dead_since
+             WHERE job.state = 3 AND job.flow = flow.id ORDER BY job.ended_at LIMIT 1)",
     )?
     .query_map([], |row| Ok((Arc::from(row.get_ref(0)?.as_str()?), rows::time(row, 1)?)))?
     .collect()

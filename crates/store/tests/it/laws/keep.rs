@@ -146,4 +146,8 @@ pub async fn a_workspace_has_one_number(world: World) {
     assert_eq!(activate(&world, 1, "one").await, one);
     assert_eq!(world.version_files(two).await.expect("read").as_deref(), Some("two"));
     assert_eq!(world.version_files(VersionId(99)).await.expect("read"), None);
+    let known = world.versions(10).await.expect("read");
+    let told: Vec<_> = known.iter().map(|row| (row.id, row.hash[0], row.at)).collect();
+    assert_eq!(told, [(two, 2, later(0)), (one, 1, later(0))], "the newest first");
+    assert_eq!(world.versions(1).await.expect("read").len(), 1);
 }

@@ -404,8 +404,11 @@ pub async fn versions_of_unfinished_jobs_are_known(world: World) {
     world.finish(later(1)).await;
     world.bury(later(1), Reason::Timeout).await;
     assert_eq!(world.live_versions(), [VersionId(3)]);
+    let flow = event("any").jobs[0].flow.clone();
+    assert_eq!(world.unfinished().await.expect("read"), [(flow.clone(), VersionId(3), 2)]);
     let world = world.after_a_stop().await;
     assert_eq!(world.live_versions(), [VersionId(3)]);
+    assert_eq!(world.unfinished().await.expect("read"), [(flow, VersionId(3), 2)]);
 }
 
 pub async fn what_is_not_there_is_not_found(world: World) {
