@@ -8,6 +8,7 @@ use crate::encryption::{Keys, Made, UNSAID};
 use crate::geoip::Geoip;
 use crate::house::House;
 use crate::intake::{Credentials, KeyStore};
+use crate::minutes::{self, Minutes};
 use crate::people::People;
 use crate::rejections::Rejections;
 use crate::secrets::{self, Secrets, Unread};
@@ -197,6 +198,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         senders,
         controls,
         rejections: Arc::new(rejections),
+        minutes: Arc::new(Minutes::new(clock.now())),
         keys: Arc::new(keys),
         chores: Arc::default(),
         store,
@@ -367,6 +369,7 @@ impl App {
             self.rooms.spawn(async move { store.look().await });
         }
         self.rooms.spawn(controls::run(house.clone()));
+        self.rooms.spawn(minutes::run(house.clone()));
         let has_senders = |source: &Source| matches!(source.proof, Some(Proof::Sender));
         if doors.intake.is_some() && house.versions.workspace.sources.iter().any(has_senders) {
             self.rooms.spawn(senders::run(house.clone()));
@@ -396,12 +399,17 @@ impl App {
         }
         if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
             let sessions = Arc::new(Sessions::new(house.clone(), doors.token));
-            let api = api::router(house.clone(), doors.token, sessions.clone(), hands.clone(), hands.clone());
+            let (to, hands) = (house.clone(), hands.clone());
+            let api =
+                api::router(to.clone(), doors.token, sessions.clone(), hands.clone(), hands.clone(), hands.clone());
             let desk = console::Desk {
-                api: console::Api(api::routes(house.clone(), sessions.clone(), hands.clone(), hands.clone())),
+                api: console::Api(api::routes(to, sessions.clone(), hands.clone(), hands.clone(), hands)),
                 sessions,
                 clock: house.clock.clone(),
-                hosts: console::Hosts::of(self.admin.expect("it is listened on"), &[]),
+                hosts: console::Hosts::of(
+                    self.admin.expect("it is listened on"),
+                    &house.versions.workspace.settings.console_hosts,
+                ),
                 stop: house.stop.clone(),
                 held: console::held::Held::new(house.stop.clone()),
             };

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::controls::LiveControls;
 use crate::encryption::Keys;
 use crate::geoip::Geoip;
+use crate::minutes::Minutes;
 use crate::rejections::Rejections;
 use crate::secrets::Secrets;
 use crate::senders::Senders;
@@ -28,6 +29,8 @@ pub struct House {
     pub secrets: Arc<Secrets>,
     pub geoip: Arc<Geoip>,
     pub rejections: Arc<Rejections>,
+    /// What was counted here, minute by minute.
+    pub minutes: Arc<Minutes>,
     pub senders: Arc<Senders>,
     /// What operators have switched.
     pub controls: Arc<LiveControls>,

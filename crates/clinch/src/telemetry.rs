@@ -1,11 +1,13 @@
 //! Logs and metrics. Labels come from the workspace or from fixed lists, never from an event.
 
+use crate::happenings::{Happening, Happenings};
 use crate::masking::rules;
 use clinch_core::attempt::Failure;
 use clinch_core::breaker::Circuit;
 use clinch_core::control::Controls;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency};
+use clinch_core::id::JobId;
 use clinch_core::job::{Change, Ending, Word};
 use clinch_core::policy::Rule;
 use clinch_core::safe_mode::SafeScope;
@@ -162,6 +164,18 @@ impl IntakeOutcome {
         IntakeOutcome::Handshake,
     ];
 
+    /// Those that were turned away.
+    pub const REJECTED: [IntakeOutcome; 8] = [
+        IntakeOutcome::Unverified,
+        IntakeOutcome::Conflict,
+        IntakeOutcome::Malformed,
+        IntakeOutcome::Invalid,
+        IntakeOutcome::TooLarge,
+        IntakeOutcome::Limited,
+        IntakeOutcome::InFlight,
+        IntakeOutcome::StoreError,
+    ];
+
     pub const fn word(self) -> &'static str {
         match self {
             IntakeOutcome::Accepted => "accepted",
@@ -248,6 +262,8 @@ fn bytes() -> Histogram {
 
 pub struct Metrics {
     registry: Registry,
+    /// For those who want to see it happen.
+    pub happenings: Happenings,
     pub intake_requests: Family<BySourceOutcome, Counter>,
     pub intake_seconds: Family<BySource, Histogram, fn() -> Histogram>,
     pub intake_bytes: Family<BySource, Histogram, fn() -> Histogram>,
@@ -327,6 +343,7 @@ impl Metrics {
         let store = StoreMetrics::default();
         registry.register_collector(Box::new(store.clone()));
         let metrics = Metrics {
+            happenings: Happenings::default(),
             intake_requests: register!("intake_requests", "Requests by how they ended", Family::default()),
             intake_seconds: register!(
                 "intake_request_duration_seconds",
@@ -608,6 +625,7 @@ impl Metrics {
                 self.replays.get_or_create(&ByFlowOutcome { flow: flow.clone(), outcome: outcome.into() }).inc();
             }
         };
+        self.tell(claim, change, failure, now);
         match change {
             Change::Finished { ending, .. } => {
                 ended(if ending == Ending::Success { "success" } else { "noop" });
@@ -637,6 +655,56 @@ impl Metrics {
             Change::HandedBack { .. } => tracing::info!(job.id = %job, "{job} was handed back unfinished"),
             Change::Claimed { .. } | Change::Revived { .. } | Change::Dropped { .. } | Change::TakenBack { .. } => {}
         }
+    }
+
+    /// What became of a request, for whoever watches. `reason` is the real cause where a source has one.
+    pub fn at_the_door(
+        &self,
+        door: &Arc<str>,
+        outcome: IntakeOutcome,
+        job: Option<JobId>,
+        refused: Option<(&'static str, &str)>,
+        now: impl FnOnce() -> Timestamp,
+    ) {
+        self.happenings.tell(|| {
+            let is_rejected = IntakeOutcome::REJECTED.contains(&outcome);
+            let (reason, said) = refused.unwrap_or((outcome.word(), ""));
+            Happening {
+                at: now(),
+                what: if is_rejected { "rejected" } else { outcome.word() },
+                source: Some(door.clone()),
+                flow: None,
+                job: job.map(|job| job.to_string()),
+                reason: is_rejected.then_some(reason),
+                said: rules().sentence(said),
+            }
+        });
+    }
+
+    /// What became of the job, for whoever watches.
+    fn tell(&self, claim: &Claim, change: Change, failure: Option<&Failure>, now: Timestamp) {
+        let (what, reason) = match change {
+            Change::Finished { ending: Ending::Success, .. } => ("success", None),
+            Change::Finished { ending: Ending::Noop, .. } => ("noop", None),
+            Change::Finished { ending: Ending::Declined(reason), .. } => ("noop", Some(reason.word())),
+            Change::Retried { .. } => ("retry", failure.map(|failure| failure.reason.word())),
+            Change::Buried { reason, .. } => ("dead", Some(reason.word())),
+            Change::PutOff { waits, .. } => ("waits", Some(waits.word())),
+            Change::HandedBack { .. }
+            | Change::Claimed { .. }
+            | Change::Revived { .. }
+            | Change::Dropped { .. }
+            | Change::TakenBack { .. } => return,
+        };
+        self.happenings.tell(|| Happening {
+            at: now,
+            what,
+            source: None,
+            flow: Some(claim.flow.clone()),
+            job: Some(claim.lease.job.to_string()),
+            reason,
+            said: failure.map_or_else(String::new, |failure| rules().text(&failure.error)),
+        });
     }
 
     /// An approval has its verdict.

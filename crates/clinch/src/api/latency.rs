@@ -65,7 +65,7 @@ fn stage(name: &str, ascending: &[Duration], asked: &[f64]) -> Stage {
 }
 
 /// The smallest value that this share of all does not exceed.
-fn nearest_rank(ascending: &[Duration], percentile: f64) -> Option<Duration> {
+pub fn nearest_rank(ascending: &[Duration], percentile: f64) -> Option<Duration> {
     let rank = (percentile / 100.0 * ascending.len() as f64).ceil() as usize;
     ascending.get(rank.clamp(1, ascending.len().max(1)) - 1).copied()
 }

@@ -2,6 +2,7 @@
 //! needs a token: that of the admin, or of a user whose role allows it. Health and metrics are open, because their labels come from the
 //! workspace and never from an event.
 
+pub mod about;
 pub mod approvals;
 mod audit;
 pub mod auth;
@@ -12,7 +13,9 @@ pub mod drops;
 mod effects;
 mod encryption;
 mod events;
+pub mod flows;
 mod health;
+pub mod integrations;
 mod jobs;
 mod keys;
 mod latency;
@@ -20,6 +23,7 @@ mod ledger;
 pub mod me;
 mod once;
 pub mod openapi;
+pub mod overview;
 mod problem;
 mod query;
 pub mod replays;
@@ -29,6 +33,7 @@ mod search;
 pub mod settings;
 pub mod shapes;
 mod sources;
+pub mod stream;
 mod tokens;
 pub mod users;
 
@@ -37,6 +42,7 @@ pub use jobs::REASON_CHARS_MAX;
 
 use crate::house::House;
 use crate::inquiry::Inquiry;
+use crate::partners::Outlook;
 use crate::people::People;
 use crate::sessions::Sessions;
 use axum::extract::DefaultBodyLimit;
@@ -55,9 +61,16 @@ use std::sync::Arc;
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The routes of the API, each with what it needs. A caller is taken from the request: who asks from inside the house says who
-/// asks. `partners` is who can be asked whether an effect was done; `people`, what those see who decide.
-pub fn routes(house: House, sessions: Arc<Sessions>, partners: Arc<dyn Inquiry>, people: Arc<dyn People>) -> Router {
-    finish(table().router, house, sessions, partners, people)
+/// asks. `partners` is who can be asked whether an effect was done; `outlook`, what is seen of them; `people`, what those see who
+/// decide.
+pub fn routes(
+    house: House,
+    sessions: Arc<Sessions>,
+    partners: Arc<dyn Inquiry>,
+    outlook: Arc<dyn Outlook>,
+    people: Arc<dyn People>,
+) -> Router {
+    finish(table().router, house, sessions, partners, outlook, people)
 }
 
 /// The same for those outside, who show a token; and what is open to all.
@@ -66,6 +79,7 @@ pub fn router(
     token: AdminToken,
     sessions: Arc<Sessions>,
     partners: Arc<dyn Inquiry>,
+    outlook: Arc<dyn Outlook>,
     people: Arc<dyn People>,
 ) -> Router {
     let router = table()
@@ -74,13 +88,13 @@ pub fn router(
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
         .route("/metrics", get(health::metrics));
-    finish(router, house, sessions, partners, people)
+    finish(router, house, sessions, partners, outlook, people)
 }
 
 fn table() -> Routes {
     use Permission::*;
     Routes::default()
-        .get("/api/v1/overview", Read, health::overview)
+        .get("/api/v1/overview", Read, overview::show)
         .get("/api/v1/search", Read, search::show)
         .get_of_source("/api/v1/jobs", Read, jobs::list)
         .get_of_source("/api/v1/jobs/{id}", Read, jobs::show)
@@ -110,6 +124,13 @@ fn table() -> Routes {
         .post("/api/v1/approvals/decide", Approve, approvals::decide_many)
         .get("/api/v1/approvals/{job}/{step}", Read, approvals::show)
         .post("/api/v1/approvals/{job}/{step}/decide", Approve, approvals::decide)
+        .get("/api/v1/about", Read, about::show)
+        .get("/api/v1/flows", Read, flows::list)
+        .get("/api/v1/flows/{name}", Read, flows::show)
+        .get("/api/v1/flows/{name}/diff", Read, flows::compare)
+        .get("/api/v1/integrations", Read, integrations::list)
+        .get("/api/v1/integrations/{name}", Read, integrations::show)
+        .get("/api/v1/stream", Read, stream::listen)
         .get("/api/v1/keys", Read, keys::show)
         .get("/api/v1/encryption", Read, encryption::keys)
         .post("/api/v1/encryption/rotate", Encryption, encryption::rotate)
@@ -158,6 +179,7 @@ fn finish(
     house: House,
     sessions: Arc<Sessions>,
     partners: Arc<dyn Inquiry>,
+    outlook: Arc<dyn Outlook>,
     people: Arc<dyn People>,
 ) -> Router {
     router
@@ -167,6 +189,7 @@ fn finish(
         .layer(map_response(harden))
         .layer(Extension(sessions))
         .layer(Extension(partners))
+        .layer(Extension(outlook))
         .layer(Extension(people))
         .layer(Extension(house.clone()))
         .with_state(house)

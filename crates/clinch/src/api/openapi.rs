@@ -1,17 +1,22 @@
 //! The API, described for machines: OpenAPI 3.1, made from the shapes that are really sent. A route that is not described here
 //! fails a test.
 
+use super::about::About;
 use super::approvals::{ApprovalList, ApprovalShow, BulkAsk, BulkVoted, VoteAsk, Voted};
 use super::controls::{PauseAsk, PauseList, PauseSet, ResumeAsk, Resumed};
 use super::dead::DeadShapes;
 use super::drops::{DropList, DropsAsk, DropsDone};
+use super::flows::{FlowDiff, FlowList, FlowShow};
+use super::integrations::{IntegrationList, IntegrationShow};
 use super::me::{LoginLink, MeShow, OwnPasswordAsk, PasswordSet};
+use super::overview::WINDOWS;
 use super::problem::Told;
 use super::query::Query;
 use super::replays::{PlanAsk, PlanJobs, PlanList, PlanShow, PlanStart, PlanTurn};
 use super::safe_mode::{SafeModeOff, SafeModeOn, SafeModeSet, SafeModeShow};
 use super::settings::{SettingAsk, SettingList, SettingRollback, SettingSet, SettingShow, SettingUnset};
 use super::shapes::*;
+use super::stream::Happened;
 use super::users::{PasswordAsk, RoleAsk, RoleSet, UserTokenAsk, UserTokenList, UserTokenRemoved, UserTokenTold};
 use super::{Route, problem::Problem};
 use axum::Json;
@@ -119,6 +124,10 @@ fn states() -> Vec<&'static str> {
     Word::ALL.into_iter().map(Word::as_str).collect()
 }
 
+fn windows() -> Vec<&'static str> {
+    WINDOWS.map(|(name, ..)| name).to_vec()
+}
+
 fn reasons() -> Vec<&'static str> {
     Reason::ALL.iter().map(|reason| reason.word()).collect()
 }
@@ -158,6 +167,14 @@ impl Book {
     fn get<A: ToSchema>(&mut self, path: &'static str, summary: &str, asks: &[Param]) {
         let answer = self.shape::<A>();
         self.add("get", path, summary, asks, None, answer);
+    }
+
+    /// What is answered there is a stream of events, whose data are of the shape that was said.
+    fn stream(&mut self, path: &'static str) {
+        if let Some(operation) = self.paths.get_mut(path).and_then(|item| item.get_mut("get")) {
+            let schema = operation["responses"]["200"]["content"]["application/json"].take();
+            operation["responses"]["200"]["content"] = json!({"text/event-stream": schema});
+        }
     }
 
     fn post<B: ToSchema, A: ToSchema>(&mut self, path: &'static str, summary: &str) {
@@ -270,7 +287,21 @@ fn describe(book: &mut Book) {
 }
 
 fn jobs(book: &mut Book) {
-    book.get::<Overview>("/api/v1/overview", "How much there is to do, by flow", &[]);
+    let window = may("window", Kind::Words(windows), "What was counted in such a time, on the node that answers.");
+    book.get::<Overview>("/api/v1/overview", "What needs a person, and how much there is to do", &[window]);
+    book.get::<IntegrationList>("/api/v1/integrations", "Whom it calls, and how that goes", &[window]);
+    book.get::<IntegrationShow>("/api/v1/integrations/{name}", "One of those it calls", &[window]);
+    book.get::<FlowList>("/api/v1/flows", "What runs, and the versions of the workspace", &[]);
+    let version = may("version", Kind::Text, "As it was in this one, such as `v42`.");
+    book.get::<FlowShow>("/api/v1/flows/{name}", "Steps, files and versions of a flow", &[version]);
+    let versions = [must("from", Kind::Text, "Such as `v41`."), must("to", Kind::Text, "Such as `v42`.")];
+    book.get::<FlowDiff>("/api/v1/flows/{name}/diff", "What is different between two versions", &versions);
+    book.get::<About>("/api/v1/about", "What this installation is", &[]);
+    let only = may("only", Kind::Text, "Only these, such as `rejected,dead`.");
+    let source = may("source", Kind::Text, "What comes in there.");
+    let path = "/api/v1/stream";
+    book.get::<Happened>(path, "What happens on this node, as it happens", &[only, source, FLOW]);
+    book.stream(path);
     let text = must(
         "q",
         Kind::TextUpTo(TEXT_BYTES_MAX),

@@ -1,6 +1,8 @@
 //! The JSON of the admin API, as server and command line both know it. Within v1 fields are only added. Times are
 //! RFC 3339 in UTC, lengths of time are seconds, ids are strings.
 
+use super::overview::{Need, Window};
+use super::safe_mode::SafeMode;
 use crate::chores::{self, Chore};
 use crate::masking::rules;
 use clinch_core::audit;
@@ -651,6 +653,12 @@ pub struct SourceNow {
     pub verify: String,
     /// How many secrets it accepts.
     pub secrets: usize,
+    /// When this node accepted something there last, since its start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_accepted_at: Option<Moment>,
+    /// How many of the last refusals this node remembers.
+    #[serde(default)]
+    pub rejections: usize,
 }
 
 /// `clinch.tokens.list/v1`: tokens of senders, the newest first.
@@ -1079,9 +1087,29 @@ pub struct Overview {
     pub clinch: String,
     /// The live workspace.
     pub version: String,
+    /// When it was so.
+    pub at: Moment,
+    /// What needs a person, the most urgent first.
+    pub needs: Vec<Need>,
+    pub safe_mode: Vec<SafeMode>,
     pub flows: Vec<FlowNow>,
+    /// The most jobs first.
     pub dead: Vec<DeadNow>,
+    /// Jobs that wait for something else than their own work.
+    pub waiting: Vec<WaitingNow>,
+    /// What was counted, where a window was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<Window>,
     pub store: StoreNow,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WaitingNow {
+    pub flow: String,
+    /// circuit, limit, delay, key, budget, approval, paused, safe_mode, quiet_hours
+    pub waits_for: String,
+    pub jobs: u64,
+    pub oldest_at: Option<Moment>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -1114,6 +1142,9 @@ pub struct DeadNow {
 pub struct StoreNow {
     /// Why it cannot write at the moment.
     pub unwell: Option<String>,
+    /// What the operator accepted and should not forget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     pub bytes: u64,
     pub free_bytes: u64,
     pub pending_verbs: usize,

@@ -5,9 +5,11 @@ use super::query::Query;
 use super::shapes::{Moment, Rejection, RejectionList, SourceList, SourceNow};
 use crate::house::House;
 use crate::masking::rules;
+use crate::telemetry::BySource;
 use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use clinch_core::config::Entrance;
+use clinch_core::time::Timestamp;
 
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<SourceList>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
@@ -18,9 +20,17 @@ pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         path: way.path.into(),
         verify: way.verify.unwrap_or("none").into(),
         secrets: way.secrets,
+        last_accepted_at: last_accepted(&house, way.to.1),
+        rejections: house.rejections.last(way.to.1).map_or(0, |last| last.len()),
     };
     let sources = house.versions.workspace.entrances().map(told).collect();
     Ok(Json(SourceList { schema: "clinch.sources.list/v1".into(), sources }))
+}
+
+fn last_accepted(house: &House, door: &str) -> Option<Moment> {
+    let labels = BySource { source: (&door.to_string()).into() };
+    let seconds = house.metrics.last_accepted.get_or_create(&labels).get();
+    (seconds > 0.0).then(|| Moment(Timestamp::from_micros((seconds * 1e6) as i64)))
 }
 
 pub async fn rejections(

@@ -2,6 +2,7 @@
 
 use super::Globals;
 use super::exit::{Exit, Failure};
+use super::stream::Events;
 use crate::api::auth;
 use crate::clock::{Clock, SystemClock};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -23,6 +24,8 @@ const REQUEST_ID_BYTES_MAX: usize = 200;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest list takes a while to gather.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The server ends a stream long before.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// `server.json`: what a running server leaves in its data directory.
 #[derive(Clone, Debug, Deserialize)]
@@ -136,6 +139,25 @@ impl Client {
         format!("{}{path}", self.base.as_str().trim_end_matches('/'))
     }
 
+    /// Something that goes on until somebody ends it.
+    pub async fn stream(&self, path: &[&str], query: &[(&str, String)]) -> Result<Events, Failure> {
+        let mut url = self.url(path);
+        url.query_pairs_mut().extend_pairs(query);
+        let request = self.http.get(url).timeout(STREAM_TIMEOUT).bearer_auth(&self.token);
+        let response = request.send().await.map_err(|error| not_reachable(&self.base, &error))?;
+        let status = response.status();
+        if !status.is_success() {
+            let body = response.bytes().await.map_err(|error| not_reachable(&self.base, &error))?;
+            return Err(refusal(status.as_u16(), &body, &self.base));
+        }
+        Ok(Events::new(response, self.base.clone()))
+    }
+
+    /// The server's own address.
+    pub fn base(&self) -> &Url {
+        &self.base
+    }
+
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
         url.path_segments_mut().expect("an http address has a path").pop_if_empty().extend(["api", "v1"]).extend(path);
@@ -168,7 +190,7 @@ impl Client {
     }
 }
 
-fn base(globals: &Globals) -> Result<Url, Failure> {
+pub fn base(globals: &Globals) -> Result<Url, Failure> {
     let text = match (&globals.url, Card::read(globals)) {
         (Some(url), _) => url.clone(),
         (None, Some(Card { admin: Some(admin), .. })) => admin,
@@ -239,7 +261,7 @@ pub fn is_local_text(url: &str) -> bool {
     Url::parse(url).is_ok_and(|url| is_local(&url))
 }
 
-fn not_reachable(base: &Url, error: &reqwest::Error) -> Failure {
+pub fn not_reachable(base: &Url, error: &reqwest::Error) -> Failure {
     Failure::new(Exit::NotReachable, "CL0520", format!("The server at {base} does not answer: {}", cause(error)))
         .fix(START)
 }

@@ -1,5 +1,6 @@
 //! The command line. Standard output is data; everything else goes to standard error.
 
+mod about;
 mod aliases;
 mod approve;
 mod audit;
@@ -14,11 +15,14 @@ mod effects;
 mod events;
 mod exit;
 mod find;
+mod flows;
 mod forget;
+mod integrations;
 mod jobs;
 mod key;
 mod keys;
 mod latency;
+mod listen;
 mod migrate;
 mod open;
 mod openapi;
@@ -38,7 +42,9 @@ mod send;
 mod serve;
 mod set;
 mod sources;
+mod stream;
 mod token;
+mod top;
 mod users;
 mod verify;
 mod verify_signature;
@@ -134,6 +140,10 @@ enum Command {
     Send(send::Send),
     /// Find what a text names: an id, a key, a trace, an address; or jobs by words
     Find(find::Find),
+    /// The overview in the terminal: what needs a person, jobs by state, what came in
+    Top(top::Top),
+    /// What happens on the server, as it happens
+    Listen(listen::Listen),
     /// List jobs, or show everything about one
     #[command(subcommand)]
     Jobs(jobs::Jobs),
@@ -148,6 +158,12 @@ enum Command {
     /// What was done outside, and what may or may not have happened
     #[command(subcommand)]
     Effects(effects::Effects),
+    /// What runs, in which versions of the workspace, and what is different between two
+    #[command(subcommand)]
+    Flows(flows::Flows),
+    /// Whom the server calls: circuits, times, limits, and what waits for them
+    #[command(subcommand)]
+    Integrations(integrations::Integrations),
     /// Stop a queue, flow, playbook, integration, source or all replays; events are still accepted
     Pause(pause::Pause),
     /// Let go on what was paused
@@ -210,6 +226,8 @@ enum Command {
     Aliases(aliases::Aliases),
     /// Print a completion script for a shell
     Completions(completions::Completions),
+    /// What the running server is: its workspace, its store, and how long it keeps what
+    About(about::About),
     /// Print the version
     Version,
     /// A tour: a workspace, a target that misbehaves, a burst of events, and the count at the target
@@ -238,11 +256,15 @@ pub async fn run(cli: Cli) -> Exit {
         Command::OpenApi(command) => command.run(),
         Command::Send(command) => command.run(globals).await,
         Command::Find(command) => command.run(globals).await,
+        Command::Top(command) => command.run(globals).await,
+        Command::Listen(command) => command.run(globals).await,
         Command::Jobs(command) => command.run(globals).await,
         Command::Events(command) => command.run(globals).await,
         Command::Dlq(command) => command.run(globals).await,
         Command::Replay(command) => command.run(globals).await,
         Command::Effects(command) => command.run(globals).await,
+        Command::Flows(command) => command.run(globals).await,
+        Command::Integrations(command) => command.run(globals).await,
         Command::Pause(command) => command.run(globals).await,
         Command::Resume(command) => command.run(globals).await,
         Command::Pauses(command) => command.run(globals).await,
@@ -268,6 +290,7 @@ pub async fn run(cli: Cli) -> Exit {
         Command::VerifySignature(command) => command.run(globals).await,
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
+        Command::About(command) => command.run(globals).await,
         Command::Version => version::run(globals),
         Command::Demo(command) => command.run().await,
     };

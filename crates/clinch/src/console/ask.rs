@@ -33,7 +33,7 @@ impl Refusal {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    fn strange(detail: String) -> Refusal {
+    pub fn strange(detail: String) -> Refusal {
         let title = "The answer cannot be shown".into();
         Refusal { status: 500, code: "CL0530".into(), title, detail }
     }

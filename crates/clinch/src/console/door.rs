@@ -121,6 +121,11 @@ impl Visitor {
         self.refused(Refusal { status: 400, code: "CL0507".into(), title: title.into(), detail: detail.into() })
     }
 
+    /// The API answered, and not as it should.
+    pub fn strange(&self, detail: &str) -> Refused {
+        self.refused(Refusal::strange(detail.into()))
+    }
+
     pub fn refused(&self, refusal: Refusal) -> Refused {
         Refused { refusal, theme: self.theme }
     }

@@ -1,10 +1,10 @@
 //! What is around every page: where one is, who one is, and what nobody may overlook.
 
 use super::ask::Refusal;
-use super::door::Visitor;
+use super::door::{THEMES, Visitor};
 use super::held::Shown;
 use super::{files, look};
-use crate::api::safe_mode::{SafeMode, SafeModeShow};
+use crate::api::safe_mode::SafeMode;
 use crate::api::shapes::Overview;
 use askama::Template;
 use axum::http::StatusCode;
@@ -25,6 +25,10 @@ pub struct Frame {
     pub now: Timestamp,
     pub version: String,
     pub dead: u64,
+    /// Those that wait for a word.
+    pub approvals: u64,
+    /// Those that are not closed.
+    pub circuits: u64,
     pub safe_mode: Vec<SafeMode>,
     /// What was done on the page before.
     pub done: Option<&'static str>,
@@ -38,9 +42,13 @@ pub struct Frame {
 
 impl Frame {
     pub async fn of(visitor: &Visitor, title: String, place: &'static str) -> Result<Frame, Refusal> {
-        let overview: Overview = visitor.ask.get("overview").await?;
-        let safe_mode: SafeModeShow = visitor.ask.get("safe-mode").await?;
-        Ok(Frame {
+        Ok(Frame::with(visitor, title, place, &visitor.ask.get("overview").await?))
+    }
+
+    /// For who has asked how things are.
+    pub fn with(visitor: &Visitor, title: String, place: &'static str, overview: &Overview) -> Frame {
+        let needed = |kind: &str| overview.needs.iter().filter(|need| need.kind == kind).map(|need| need.count).sum();
+        Frame {
             title,
             place,
             who: visitor.who.name.clone(),
@@ -50,13 +58,21 @@ impl Frame {
             assets: files::version(),
             now: visitor.now,
             dead: overview.flows.iter().map(|flow| flow.dead).sum(),
-            version: overview.version,
-            safe_mode: safe_mode.on,
+            approvals: needed("approvals"),
+            circuits: needed("circuit"),
+            version: overview.version.clone(),
+            safe_mode: overview.safe_mode.clone(),
             done: visitor.done.as_deref().and_then(look::said),
             held: visitor.held.of(&visitor.who.name, visitor.now),
             path: visitor.path.clone(),
             live: visitor.live,
-        })
+        }
+    }
+
+    /// The theme after this one.
+    pub fn next_theme(&self) -> &'static str {
+        let at = THEMES.iter().position(|theme| *theme == self.theme).unwrap_or_default();
+        THEMES[(at + 1) % THEMES.len()]
     }
 }
 

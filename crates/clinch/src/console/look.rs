@@ -54,6 +54,59 @@ pub fn again(word: &str) -> &str {
     }
 }
 
+/// How old: 14m2s.
+pub fn age(at: &Moment, now: &Timestamp) -> String {
+    human(now.since(at.0))
+}
+
+/// For how long it has been so.
+pub fn since(at: &Moment, now: &Timestamp) -> String {
+    format!("for {}", age(at, now))
+}
+
+/// A length of time in seconds, as the API tells it.
+pub fn seconds(value: &Option<f64>) -> String {
+    let span = value.and_then(|value| std::time::Duration::try_from_secs_f64(value).ok());
+    span.map_or_else(|| "–".into(), human)
+}
+
+/// A share of one. What is not all is not called all.
+pub fn percent(share: &f64) -> String {
+    let percent = (share * 1_000.0).floor() / 10.0;
+    format!("{percent} %")
+}
+
+/// A size: 41 GB.
+pub fn bytes(bytes: &u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{} KB", bytes >> 10),
+        0x10_0000..0x4000_0000 => format!("{} MB", bytes >> 20),
+        _ => format!("{:.1} GB", *bytes as f64 / f64::from(1u32 << 30)),
+    }
+}
+
+/// What needs a person, as a heading.
+pub fn kind(kind: &str) -> &'static str {
+    match kind {
+        "store" => "Store",
+        "circuit" => "Circuit open",
+        "unknown_effects" => "Unknown outcome",
+        "dead_letters" => "Dead letters",
+        "approvals" => "Approvals",
+        "budget" => "Budget exhausted",
+        _ => "Look",
+    }
+}
+
+/// The state of a circuit, for people.
+pub fn circuit(word: &str) -> &str {
+    match word {
+        "half_open" => "half-open (testing)",
+        "open" => "open (cut off)",
+        other => other,
+    }
+}
+
 /// A page in which nothing that somebody sent turns the order of letters around or hides: such characters are shown as a sign.
 pub fn inert(page: String) -> String {
     let acts = |c: char| {
@@ -63,6 +116,17 @@ pub fn inert(page: String) -> String {
         turns || (c.is_control() && !is_blank)
     };
     if page.contains(acts) { page.replace(acts, "\u{fffd}") } else { page }
+}
+
+/// For what a job waits, for people.
+pub fn waits(word: &str) -> String {
+    match word {
+        "circuit" => "an open circuit".into(),
+        "limit" => "a rate limit".into(),
+        "approval" => "approval".into(),
+        "paused" => "a pause to end".into(),
+        other => other.replace('_', " "),
+    }
 }
 
 /// A number for people: 12,431.
@@ -91,6 +155,7 @@ pub fn glyph(state: &str) -> &'static str {
         "dead" | "open" | "failed" => "!",
         "rejected" | "stopped" => "✗",
         "changed" => "≠",
+        "half_open" => "◐",
         "unknown" | "asks" => "?",
         _ => "·",
     }
@@ -118,6 +183,8 @@ pub fn said(word: &str) -> Option<&'static str> {
         "not-dead" => "It is no dead letter any more; nothing was changed.",
         "resolved" => "Your word is on record. A replay follows it.",
         "resolved-before" => "It was so already; nothing was changed.",
+        "left-alone" => "It is not called any more. Events are still accepted.",
+        "called-again" => "It is called again.",
         _ => return None,
     })
 }

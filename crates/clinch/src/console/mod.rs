@@ -3,13 +3,17 @@
 
 mod approvals;
 mod ask;
+mod audit;
+mod chart;
 mod dead;
 mod door;
 mod effects;
 mod events;
 mod files;
+mod flows;
 mod frame;
 pub mod held;
+mod integrations;
 mod jobs;
 mod keys;
 mod list;
@@ -20,6 +24,7 @@ mod pauses;
 mod replays;
 mod runbooks;
 mod safe_mode;
+mod settings;
 mod timeline;
 
 pub use ask::Api;
@@ -70,6 +75,15 @@ pub fn router(desk: Desk) -> Router {
         .route("/effects/{job}/{step}/verify", post(effects::verify))
         .route("/effects/{job}/{step}/resolve", post(effects::resolve))
         .route("/keys", get(keys::show))
+        .route("/flows", get(flows::list))
+        .route("/flows/{name}", get(flows::show))
+        .route("/audit", get(audit::list))
+        .route("/audit/export.jsonl", get(audit::export))
+        .route("/settings", get(settings::show))
+        .route("/integrations", get(integrations::list))
+        .route("/integrations/{name}", get(integrations::show))
+        .route("/integrations/{name}/pause", post(integrations::pause))
+        .route("/integrations/{name}/resume", post(integrations::resume))
         .route("/safe-mode", get(safe_mode::show))
         .route("/safe-mode/on", post(safe_mode::on))
         .route("/safe-mode/off", post(safe_mode::off))

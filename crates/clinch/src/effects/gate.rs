@@ -9,6 +9,7 @@ use super::policy::{self, Policies};
 use super::safety::{self, Care, Drains, Outgoing};
 use super::script::Scripts;
 use crate::house::House;
+use crate::partners::Seen;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
 use clinch_core::breaker::is_failure;
 use clinch_core::control::Scope;
@@ -18,9 +19,11 @@ use clinch_core::id::JobId;
 use clinch_core::integration::Integration;
 use clinch_core::job::Waits;
 use clinch_core::term::{Term, may_begin};
+use clinch_core::time::Timestamp;
 use clinch_store::target::Targets;
 use clinch_store::{Claim, Conclusion, Held, NewEffect};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub struct Gate {
     house: House,
@@ -161,6 +164,11 @@ impl Gate {
         let sent = question.send(&self.tools, Idempotency::Natural, &|| true).await;
         self.tell(visit, &sent);
         Ok(Ok(sent))
+    }
+
+    /// What is seen of the partners that were called.
+    pub fn seen(&self, now: Timestamp, window: Duration) -> Vec<Seen> {
+        self.partners.seen(now, window)
     }
 
     /// Whether an operator has stopped all calls to the partner.

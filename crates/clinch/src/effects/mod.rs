@@ -8,6 +8,7 @@ mod mail;
 mod partner;
 mod places;
 pub mod policy;
+mod record;
 mod safety;
 mod script;
 mod slack;

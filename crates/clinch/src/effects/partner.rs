@@ -2,15 +2,17 @@
 //! Whoever must wait is sent away with a time to come back; nobody waits here with a place in his hand.
 
 use super::places::{Place, Places};
+use super::record::{Record, UnderWay};
 use crate::house::House;
-use clinch_core::breaker::{Ask, Away, Breaker, BreakerRule, Circuit};
+use crate::partners::{CircuitNow, Seen};
+use clinch_core::breaker::{Ask, Away, Breaker, BreakerRule, Circuit, Opened};
 use clinch_core::config::Workspace;
 use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
 use clinch_core::limit::Rate;
 use clinch_core::pace::{AHEAD_MAX, Made, Moments, Promised};
-use clinch_core::time::Timestamp;
+use clinch_core::time::{Timestamp, human};
 use clinch_store::PaceAsk;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +28,7 @@ pub struct Partner {
     places: Option<Arc<Places>>,
     pace: Option<Arc<Lane>>,
     errors: Option<Arc<Mutex<Breaker>>>,
+    record: Arc<Record>,
 }
 
 /// May it be called now?
@@ -48,6 +51,7 @@ pub struct Visit {
     is_told: bool,
     began: Timestamp,
     _place: Option<Place>,
+    _under_way: UnderWay,
 }
 
 /// The moments of calls, and who has one.
@@ -71,6 +75,7 @@ impl Partner {
             pace: (integration.rate.as_ref())
                 .map(|rate| Arc::new(Lane::new(rate, integration.jitter.map_or(Duration::ZERO, Spread::width)))),
             errors: errors.map(|rule| Arc::new(Mutex::new(Breaker::new(rule)))),
+            record: Arc::default(),
             integration,
         }
     }
@@ -94,6 +99,7 @@ impl Partner {
             places: places.or(new.places),
             pace: if same_pace { self.pace.clone() } else { new.pace },
             errors: self.errors.clone(),
+            record: self.record.clone(),
             integration: new.integration,
         }
     }
@@ -101,7 +107,15 @@ impl Partner {
     /// Breaker, place, moment: in this order, so that nothing is taken for a call that is not made.
     pub async fn enter(self: &Arc<Self>, house: &House, job: JobId, call_max: Duration) -> clinch_store::Result<Entry> {
         let now = house.clock.now();
-        let ask = self.breaker.as_ref().map_or(Ask::Go, |breaker| lock(breaker).ask(now, call_max));
+        let ask = self.breaker.as_ref().map_or(Ask::Go, |breaker| {
+            let mut breaker = lock(breaker);
+            let before = breaker.circuit();
+            let ask = breaker.ask(now, call_max);
+            if before != breaker.circuit() {
+                self.record.turned(now, before, breaker.circuit());
+            }
+            ask
+        });
         if let Ask::Wait(until) = ask {
             house.metrics.circuit_rejected(&self.integration.name);
             let open_for = self.integration.breaker.unwrap_or_default().open_for;
@@ -109,7 +123,9 @@ impl Partner {
             return Ok(Entry::Wait(Wait { until, waits: Waits::Circuit }));
         }
         let is_probe = ask == Ask::Probe;
-        let mut visit = Visit { partner: self.clone(), is_probe, is_told: false, began: now, _place: None };
+        let under_way = self.record.begin();
+        let mut visit =
+            Visit { partner: self.clone(), is_probe, is_told: false, began: now, _place: None, _under_way: under_way };
         if let Some(places) = &self.places {
             match places.take(house).await {
                 Some(place) => visit._place = Some(place),
@@ -129,6 +145,28 @@ impl Partner {
     }
 }
 
+impl Partner {
+    /// What people see of it.
+    fn seen(&self, now: Timestamp, window: Duration) -> Seen {
+        let (calls, failed, took) = self.record.within(now, window);
+        let circuit = self.breaker.as_ref().map(|breaker| {
+            let breaker = lock(breaker).clone();
+            let (since, turns) = self.record.turns();
+            let why = breaker.opened().map(|(_, because)| match because {
+                Opened::TooMany { calls, errors } => {
+                    let BreakerRule { errors_percent, window, .. } = breaker.rule();
+                    let window = human(window);
+                    format!("{errors} of {calls} calls within {window} failed; the limit is {errors_percent} %")
+                }
+                Opened::ProbeFailed => "it was asked whether it is back, and is not".into(),
+            });
+            CircuitNow { circuit: breaker.circuit(), since, why, probe_at: breaker.opened().map(|(at, _)| at), turns }
+        });
+        let in_flight = self.record.in_flight();
+        Seen { name: self.integration.name.clone(), circuit, calls, failed, took, in_flight }
+    }
+}
+
 impl Visit {
     /// Right before the call: until it does not come too close to those that were made.
     pub async fn hold(&self, house: &House) {
@@ -145,6 +183,7 @@ impl Visit {
         if let Some(places) = &self.partner.places {
             places.learn(now.since(self.began));
         }
+        self.partner.record.add(now, now.since(self.began), failed);
         self.mind(house, failed, now);
         let Some(breaker) = &self.partner.breaker else { return };
         let mut breaker = lock(breaker);
@@ -154,6 +193,7 @@ impl Visit {
         drop(breaker);
         if before != after {
             let name = &self.partner.integration.name;
+            self.partner.record.turned(now, before, after);
             house.metrics.circuit(name, after);
             match after {
                 Circuit::Open => {
@@ -268,6 +308,14 @@ impl Known {
 impl Partners {
     pub fn new() -> Partners {
         Partners { known: Mutex::default() }
+    }
+
+    /// Those that were called, by name.
+    pub fn seen(&self, now: Timestamp, window: Duration) -> Vec<Seen> {
+        let known: Vec<Arc<Partner>> = lock(&self.known).partners.values().cloned().collect();
+        let mut seen: Vec<Seen> = known.iter().map(|partner| partner.seen(now, window)).collect();
+        seen.sort_by(|one, other| one.name.cmp(&other.name));
+        seen
     }
 
     /// What protects a partner is what is said of it now, whatever was said when a job was accepted.

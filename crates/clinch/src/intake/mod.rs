@@ -103,7 +103,9 @@ impl Intake {
                 return refusal;
             }
         };
-        let (outcome, answer) = match self.take(door, request).await {
+        let taken = self.take(door, request).await;
+        let job = taken.as_ref().ok().map(|acceptance| acceptance.first().job);
+        let (outcome, answer) = match taken {
             Ok(Acceptance::Fresh(first)) => (IntakeOutcome::Accepted, Answer::accepted(&first)),
             Ok(Acceptance::Duplicate(first)) => (IntakeOutcome::Duplicate, Answer::again(&first)),
             Ok(Acceptance::Kept(first)) => (IntakeOutcome::Conflict, Answer::again(&first)),
@@ -111,6 +113,7 @@ impl Intake {
             Err(refusal) => (refusal.outcome(), refusal),
         };
         door.metrics.count(outcome, began.elapsed(), || self.house.clock.now());
+        self.house.metrics.at_the_door(&door.flow, outcome, job, None, || self.house.clock.now());
         answer
     }
 

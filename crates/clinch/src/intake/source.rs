@@ -210,6 +210,11 @@ impl SourceDoor {
         let began = std::time::Instant::now();
         let (head, body) = request.into_parts();
         let taken = self.take(house, pepper, &head, body, peer).await;
+        let (job, cause) = match &taken {
+            Ok(Taken::Stored(acceptances, _)) => (acceptances.first().map(|one| one.first().job), None),
+            Ok(_) => (None, None),
+            Err(refused) => (None, Some((refused.reason, refused.said.clone()))),
+        };
         let (outcome, answer) = match taken {
             Ok(Taken::Handshake(answer)) => (IntakeOutcome::Handshake, Answer::handshake(answer)),
             Ok(Taken::Allowed(origin)) => (IntakeOutcome::Handshake, Answer::allowed(&origin)),
@@ -229,6 +234,8 @@ impl SourceDoor {
             }
         };
         self.metrics.count(outcome, began.elapsed(), || house.clock.now());
+        let cause = cause.as_ref().map(|(reason, said)| (*reason, said.as_str()));
+        house.metrics.at_the_door(&self.name, outcome, job, cause, || house.clock.now());
         answer
     }
 

@@ -4,9 +4,11 @@ use super::{crew, lookup, people};
 use crate::effects::Gate;
 use crate::house::House;
 use crate::inquiry::{Asking, Inquiry};
+use crate::partners::{Outlook, Seen};
 use crate::people::{People, Soon};
 use clinch_core::approval::{ApprovalId, Card};
 use clinch_core::id::JobId;
+use clinch_core::time::Timestamp;
 use clinch_store::ApprovalRow;
 use clinch_store::approval::Place;
 use clinch_store::read::JobStory;
@@ -32,6 +34,12 @@ impl Hands {
 impl Inquiry for Hands {
     fn was_done<'a>(&'a self, job: &'a JobStory, step: &'a str) -> Asking<'a> {
         Box::pin(lookup::inquire(&self.house, &self.gate, job, step))
+    }
+}
+
+impl Outlook for Hands {
+    fn partners(&self, now: Timestamp, window: Duration) -> Vec<Seen> {
+        self.gate.seen(now, window)
     }
 }
 

@@ -332,7 +332,10 @@ pub struct Answer {
 impl Answer {
     pub async fn read(response: reqwest::Response) -> Answer {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Answer { status, headers, body: response.text().await.unwrap() }
+        // A stream has no end to read to.
+        let is_stream = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
+        let body = if is_stream { String::new() } else { response.text().await.unwrap() };
+        Answer { status, headers, body }
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

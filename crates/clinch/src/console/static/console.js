@@ -128,6 +128,20 @@
     if (small.matches && event.detail > 0 && event.target.closest('[data-hold]')) { event.preventDefault(); say('hold the button'); }
   }, true);
 
+  // The theme changes where one is.
+  const theme = $('#theme');
+  if (theme) theme.addEventListener('submit', async event => {
+    event.preventDefault();
+    await fetch(theme.action, { method: 'POST', body: new URLSearchParams(new FormData(theme)), redirect: 'manual' });
+    location.reload();
+  });
+  const keys = $('#keys-on');
+  if (keys) {
+    $('#keys-setting').hidden = false;
+    keys.checked = localStorage.getItem('clinch-keys') !== 'off';
+    keys.addEventListener('change', () => localStorage.setItem('clinch-keys', keys.checked ? 'on' : 'off'));
+  }
+
   // Keys. They can be switched off in the settings, for those whose tools type letters.
   let going = 0;
   const off = () => localStorage.getItem('clinch-keys') === 'off';
