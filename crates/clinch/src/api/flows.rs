@@ -164,7 +164,7 @@ pub async fn show(
 ) -> Result<Json<FlowShow>, Problem> {
     let query = Query::parse(raw.as_deref(), &["version"])?;
     let version = query.text("version").map_or(Ok(house.versions.live), version_of)?;
-    let workspace = house.versions.get(version, &*house.store).await?.ok_or_else(|| no_version(version))?;
+    let workspace = house.versions.get(version, &*house.store).await?.ok_or_else(no_version)?;
     let Some((_, kind)) = named(&workspace).into_iter().find(|(known, _)| *known == name) else {
         let known: Vec<String> = named(&workspace).into_iter().map(|(name, _)| name).collect();
         let told = format!("There is no such flow in {}; it has {}.", shapes::version(version), known.join(", "));
@@ -219,14 +219,13 @@ fn version_of(text: &str) -> Result<VersionId, Problem> {
     number.map_err(|_| Problem::bad_query(format!("`{text}` is not a version; write one like v42.")))
 }
 
-fn no_version(version: VersionId) -> Problem {
-    let version = shapes::version(version);
-    Problem::not_found(format!("The store has no workspace {version} that can be read; `clinch flows ls` has them."))
+fn no_version() -> Problem {
+    Problem::not_found("The store has no workspace of this version that can be read; `clinch flows ls` has them.".into())
 }
 
 async fn files_of(house: &House, version: VersionId) -> Result<Files, Problem> {
-    let json = house.store.version_files(version).await?.ok_or_else(|| no_version(version))?;
-    Files::from_json(&json).map_err(|_| no_version(version))
+    let json = house.store.version_files(version).await?.ok_or_else(no_version)?;
+    Files::from_json(&json).map_err(|_| no_version())
 }
 
 fn text_of<'a>(files: &'a Files, path: &str) -> Option<&'a str> {

@@ -169,9 +169,11 @@ fn here(uri: &Uri) -> String {
     format!("{}{}", uri.path(), super::ask::query(&kept))
 }
 
-/// Who only looks is brought back after the log-in; a form has to be sent again.
+/// Who only looks is brought back after the log-in; a form has to be sent again. What was asked for on the page is left behind: it may
+/// be somebody's address, and the log-in page is shown to anybody.
 fn to_log_in(method: &Method, uri: &Uri) -> Response {
-    let back = if *method == Method::GET { uri.path_and_query().map_or("/", |path| path.as_str()) } else { "/" };
+    let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"/_-".contains(&letter);
+    let back = if *method == Method::GET && uri.path().bytes().all(is_plain) { uri.path() } else { "/" };
     see_other(&format!("/login{}", super::ask::query(&[("back", back)])))
 }
 

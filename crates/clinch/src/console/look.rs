@@ -148,7 +148,7 @@ pub fn glyph(state: &str) -> &'static str {
         "queued" | "planned" => "○",
         "running" | "released" => "▶",
         "waiting" | "pending" => "◔",
-        "paused" => "⏸",
+        "paused" => "‖",
         "retrying" => "↻",
         "success" | "done" | "closed" | "approved" => "✓",
         "noop" => "–",

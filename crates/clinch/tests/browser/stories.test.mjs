@@ -1,13 +1,14 @@
 // What people do in the console, each by hand and by keyboard alone.
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { PHONE, World, shot, tabTo, until } from './world.mjs';
+import { PHONE, World, hold, shot, tabTo, until } from './world.mjs';
 
 let world;
 before(async () => { world = await World.start(); });
 after(async () => { await world?.stop(); });
 
 const state = page => page.locator('h1 .state');
+const why = page => page.getByRole('textbox', { name: /^(Why|What for)/ });
 /// Types into what is reached with the tab key, as somebody without a mouse does.
 async function typeInto(page, target, text) {
   await tabTo(page, target);
@@ -60,10 +61,9 @@ describe('f2 a dead letter is read, the partner is mended, and its group is repl
     world.partner.mood = 'well';
     return jobs;
   }
-  const watched = async page => {
-    await page.waitForURL(url => /^\/replays\/rpl_/.test(url.pathname));
-    await page.getByText('done', { exact: true }).first().waitFor({ timeout: 30_000 });
-  };
+  const planned = page => page.waitForURL(url => /^\/replays\/rpl_/.test(url.pathname));
+  // The page is not loaded again: it hears of it.
+  const watched = page => page.getByRole('heading', { level: 1, name: /done/ }).waitFor({ timeout: 30_000 });
 
   test('by hand', async () => {
     const jobs = await die(['dead-1', 'dead-2', 'dead-3']);
@@ -74,12 +74,12 @@ describe('f2 a dead letter is read, the partner is mended, and its group is repl
     await page.goBack();
     await shot(page, 'dead');
     await page.getByRole('link', { name: /Plan replay/ }).first().click();
-    await page.getByRole('textbox', { name: /Why/ }).fill('the CRM is back, INC-482');
+    await why(page).fill('the CRM is back, INC-482');
     await page.getByRole('button', { name: /Count/ }).click();
-    await page.waitForURL(url => /^\/replays\/rpl_/.test(url.pathname));
+    await planned(page);
     await page.getByText(/will run/i).first().waitFor();
     await shot(page, 'replay-plan');
-    await page.getByRole('textbox', { name: /Why/ }).fill('the CRM is back, INC-482');
+    await why(page).fill('the CRM is back, INC-482');
     await page.getByRole('button', { name: /^Start/ }).click();
     await watched(page);
     for (const job of jobs) await world.job(job, 'success');
@@ -96,10 +96,10 @@ describe('f2 a dead letter is read, the partner is mended, and its group is repl
     await page.keyboard.press('d');
     await page.waitForURL(url => url.pathname === '/dead');
     await press(page, page.getByRole('link', { name: /Plan replay/ }).first());
-    await typeInto(page, page.getByRole('textbox', { name: /Why/ }), 'mended');
+    await typeInto(page, why(page), 'mended');
     await press(page, page.getByRole('button', { name: /Count/ }));
-    await page.waitForURL(url => /^\/replays\/rpl_/.test(url.pathname));
-    await typeInto(page, page.getByRole('textbox', { name: /Why/ }), 'mended');
+    await planned(page);
+    await typeInto(page, why(page), 'mended');
     await press(page, page.getByRole('button', { name: /^Start/ }));
     await watched(page);
     for (const job of jobs) await world.job(job, 'success');
@@ -119,13 +119,13 @@ describe('d2 an effect of unknown outcome is resolved by a person', () => {
     const job = await lose('charge-1');
     const page = await world.visit();
     await page.goto(`${world.url}/jobs/${job}`);
-    await page.getByRole('region', { name: 'Effects' }).getByRole('link', { name: /Resolve/ }).click();
+    await page.getByRole('link', { name: /Resolve take/ }).first().click();
     await shot(page, 'effect');
-    await page.getByRole('radio', { name: /^Done/ }).check();
-    await page.getByRole('textbox', { name: /proof|know/i }).fill('statement of today, line 7');
-    await page.getByRole('textbox', { name: /Why/ }).fill('asked the bank');
-    await page.getByRole('textbox', { name: /name of the step/i }).fill('take');
-    await page.getByRole('button', { name: /Resolve/ }).click();
+    await page.getByRole('radio', { name: /It was done/ }).check();
+    await page.getByRole('textbox', { name: 'How you know' }).fill('statement of today, line 7');
+    await why(page).fill('asked the bank');
+    await page.getByRole('textbox', { name: /Type the step's name/ }).fill('take');
+    await page.getByRole('button', { name: 'Give your word' }).click();
     const told = await until(async () => {
       const now = await world.clinch('effects', 'show', `${job}/take`);
       return now.effect.state === 'done' && now;
@@ -139,13 +139,13 @@ describe('d2 an effect of unknown outcome is resolved by a person', () => {
     const job = await lose('charge-2');
     const page = await world.visit();
     await page.goto(`${world.url}/jobs/${job}`);
-    await press(page, page.getByRole('region', { name: 'Effects' }).getByRole('link', { name: /Resolve/ }));
-    await tabTo(page, page.getByRole('radio', { name: /^Done/ }).or(page.getByRole('radio').first()).first());
+    await press(page, page.getByRole('link', { name: /Resolve take/ }).first());
+    await tabTo(page, page.getByRole('radio', { name: /It was done/ }));
     await page.keyboard.press('Space');
-    await typeInto(page, page.getByRole('textbox', { name: /proof|know/i }), 'statement, line 8');
-    await typeInto(page, page.getByRole('textbox', { name: /Why/ }), 'asked the bank');
-    await typeInto(page, page.getByRole('textbox', { name: /name of the step/i }), 'take');
-    await press(page, page.getByRole('button', { name: /Resolve/ }));
+    await typeInto(page, page.getByRole('textbox', { name: 'How you know' }), 'statement, line 8');
+    await typeInto(page, why(page), 'asked the bank');
+    await typeInto(page, page.getByRole('textbox', { name: /Type the step's name/ }), 'take');
+    await press(page, page.getByRole('button', { name: 'Give your word' }));
     await until(async () => (await world.clinch('effects', 'show', `${job}/take`)).effect.state === 'done', 'it is resolved');
   });
 });
@@ -161,10 +161,21 @@ describe('g2 fifty sends are approved at once', () => {
     await ask(0, 50);
     const page = await world.visit();
     await page.getByRole('navigation', { name: 'Pages' }).getByRole('link', { name: /Approvals/ }).click();
-    await page.getByRole('checkbox', { name: /Select all/ }).first().check();
-    await page.getByRole('textbox', { name: /Why/ }).fill('list was checked');
+    await page.getByRole('checkbox', { name: 'All 50' }).check();
     await shot(page, 'approvals');
-    await page.getByRole('button', { name: /^Approve/ }).click();
+    await page.getByRole('button', { name: 'Approve 50' }).click();
+    await page.getByRole('heading', { name: 'Approve 50?' }).waitFor();
+    await why(page).fill('list was checked');
+    await page.getByRole('button', { name: 'Approve 50' }).click();
+    // A slip is taken back within the time, and nothing has happened.
+    await page.getByRole('button', { name: /Undo/ }).click();
+    await until(async () => (await world.clinch('approve', 'ls')).approvals.length === 50, 'all wait again');
+    assert.equal(sent(0, 50), 0);
+    await page.goto(`${world.url}/approvals`);
+    await page.getByRole('checkbox', { name: 'All 50' }).check();
+    await page.getByRole('button', { name: 'Approve 50' }).click();
+    await why(page).fill('list was checked');
+    await page.getByRole('button', { name: 'Approve 50' }).click();
     await until(() => sent(0, 50) === 50, 'fifty mails went out');
     assert.deepEqual(page.faults, []);
   });
@@ -175,10 +186,12 @@ describe('g2 fifty sends are approved at once', () => {
     await page.keyboard.press('g');
     await page.keyboard.press('a');
     await page.waitForURL(url => url.pathname === '/approvals');
-    await tabTo(page, page.getByRole('checkbox', { name: /Select all/ }).first());
+    await tabTo(page, page.getByRole('checkbox', { name: 'All 5' }));
     await page.keyboard.press('Space');
-    await typeInto(page, page.getByRole('textbox', { name: /Why/ }), 'list was checked');
-    await press(page, page.getByRole('button', { name: /^Approve/ }));
+    await press(page, page.getByRole('button', { name: 'Approve 5' }));
+    await page.getByRole('heading', { name: 'Approve 5?' }).waitFor();
+    await typeInto(page, why(page), 'list was checked');
+    await press(page, page.getByRole('button', { name: 'Approve 5' }));
     await until(() => sent(50, 55) === 5, 'five mails went out');
   });
 });
@@ -195,13 +208,13 @@ describe('e4 everything is stopped from a phone, and started again', () => {
     const page = await world.visit({ size: PHONE, touch: true });
     await shot(page, 'phone-overview');
     await page.getByRole('navigation', { name: 'Quick' }).getByRole('link', { name: 'Stop' }).tap();
-    await page.getByRole('textbox', { name: /Why/ }).fill('wrong price in campaign 118');
+    await why(page).fill('wrong price in campaign 118');
     await shot(page, 'phone-safe-mode');
-    await page.getByRole('button', { name: /Turn on safe mode/ }).tap();
+    await hold(page, page.getByRole('button', { name: 'Turn on safe mode' }));
     await page.getByRole('alert').getByText('Safe mode is on').waitFor();
     const job = await stopped('stop-1');
-    await page.getByRole('textbox', { name: /Why/ }).fill('price is right again');
-    await page.getByRole('button', { name: /Turn off safe mode/ }).tap();
+    await why(page).fill('price is right again');
+    await hold(page, page.getByRole('button', { name: 'Turn off safe mode' }));
     await page.getByRole('status').getByText('Safe mode is off').waitFor();
     await world.job(job, 'success');
     assert.equal(world.mail.sent.filter(to => to === 'stop-1@customer.example').length, 1);
@@ -213,11 +226,11 @@ describe('e4 everything is stopped from a phone, and started again', () => {
   test('by keyboard, and without a script', async () => {
     const page = await world.visit({ size: PHONE, script: false });
     await press(page, page.getByRole('navigation', { name: 'Quick' }).getByRole('link', { name: 'Stop' }));
-    await typeInto(page, page.getByRole('textbox', { name: /Why/ }), 'wrong price');
+    await typeInto(page, why(page), 'wrong price');
     await press(page, page.getByRole('button', { name: /Turn on safe mode/ }));
     await page.getByRole('alert').getByText('Safe mode is on').waitFor();
     const job = await stopped('stop-2');
-    await typeInto(page, page.getByRole('textbox', { name: /Why/ }), 'right again');
+    await typeInto(page, why(page), 'right again');
     await press(page, page.getByRole('button', { name: /Turn off safe mode/ }));
     await world.job(job, 'success');
   });

@@ -158,3 +158,13 @@ export async function tabTo(page, target) {
   }
   throw new Error('it cannot be reached with the tab key');
 }
+
+/// Keeps a finger on it, as what is not meant by every touch asks for on a phone.
+export async function hold(page, target) {
+  await target.scrollIntoViewIfNeeded();
+  const { x, y, width, height } = await target.boundingBox();
+  await page.mouse.move(x + width / 2, y + height / 2);
+  await page.mouse.down();
+  await pause(1_000);
+  await page.mouse.up();
+}
