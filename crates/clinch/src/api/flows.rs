@@ -220,7 +220,9 @@ fn version_of(text: &str) -> Result<VersionId, Problem> {
 }
 
 fn no_version() -> Problem {
-    Problem::not_found("The store has no workspace of this version that can be read; `clinch flows ls` has them.".into())
+    Problem::not_found(
+        "The store has no workspace of this version that can be read; `clinch flows ls` has them.".into(),
+    )
 }
 
 async fn files_of(house: &House, version: VersionId) -> Result<Files, Problem> {
