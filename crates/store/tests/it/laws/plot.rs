@@ -150,7 +150,7 @@ pub fn f2_the_set_that_is_acted_on_is_the_set_that_was_counted(cases: u32, world
 async fn die(world: &World, key: &str, letter: &Letter) -> JobId {
     let job = NewJob { flow: letter.flow.into(), ..job(letter.queue) };
     let accepted = world.accepted(NewEvent { jobs: vec![job], ..event(key) }).await;
-    let claim = world.claims(letter.queue, 1, letter.died_at).await.pop().expect("it is the only one that is due");
+    let claim = take(world, accepted.job, letter).await;
     let mut end = buried(letter.died_at, letter.reason);
     if let Some(class) = letter.doubt {
         world.intends(claim.lease, "post", class, letter.died_at).await;
@@ -158,6 +158,21 @@ async fn die(world: &World, key: &str, letter: &Letter) -> JobId {
     }
     world.settles(claim.lease, end).await;
     accepted.job
+}
+
+/// This one; others that were replayed before may wait in the same queue, and go on waiting.
+async fn take(world: &World, job: JobId, letter: &Letter) -> Claim {
+    let mut taken = None;
+    for claim in world.claims(letter.queue, 100, letter.died_at).await {
+        if claim.lease.job == job {
+            taken = Some(claim);
+        } else {
+            let change = Change::HandedBack { run_at: later(0) };
+            let back = Settlement { charged: false, ..settlement(letter.died_at, "interrupted", change) };
+            world.settles(claim.lease, back).await;
+        }
+    }
+    taken.expect("it is due")
 }
 
 impl Asked {
@@ -219,18 +234,12 @@ async fn done_to(world: &World, job: JobId, letter: &Letter, deed: Deed) -> bool
     if let Deed::Waits = deed {
         return true;
     }
-    // Another that was replayed before may wait in the same queue.
-    for claim in world.claims(letter.queue, 100, letter.died_at).await {
-        if claim.lease.job != job {
-            let change = Change::HandedBack { run_at: later(0) };
-            let back = Settlement { charged: false, ..settlement(letter.died_at, "interrupted", change) };
-            world.settles(claim.lease, back).await;
-        } else if let Deed::EndsWell = deed {
-            end_well(world, &claim, letter.died_at).await;
-        } else {
-            // At the same moment, of the same: still it is another.
-            world.settles(claim.lease, buried(letter.died_at, letter.reason)).await;
-        }
+    let claim = take(world, job, letter).await;
+    if let Deed::EndsWell = deed {
+        end_well(world, &claim, letter.died_at).await;
+    } else {
+        // At the same moment, of the same: still it is another.
+        world.settles(claim.lease, buried(letter.died_at, letter.reason)).await;
     }
     true
 }
