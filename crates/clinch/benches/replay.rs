@@ -24,6 +24,8 @@ const ALONE: Duration = Duration::from_secs(15);
 /// What comes before this is not measured.
 const WARM_UP: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How often it is looked at how far a plan is. Each look is a process that takes a core from who is measured: a few times in a round.
+const LOOK: Duration = Duration::from_secs(2);
 
 const FLOW: &str = "version: 1
 name: orders
@@ -224,7 +226,7 @@ async fn main() {
         press(directory, &plan, rate).await;
         let mut again = json!(null);
         let told = loop {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(LOOK).await;
             let told = cli(directory, &["replay", "show", &plan]).await["plan"].clone();
             if is_killed && again.is_null() && told["success"].as_u64().unwrap_or(0) > jobs as u64 / 2 {
                 drop(server);

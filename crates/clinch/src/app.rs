@@ -1,5 +1,6 @@
 //! The house: the only file that knows every room. It builds them, opens the doors, and closes them in order.
 
+use crate::alerts::Alarm;
 use crate::api::auth::Peer;
 use crate::api::{self, AdminToken};
 use crate::clock::{Clock, SystemClock, secret_bytes};
@@ -7,32 +8,40 @@ use crate::controls::{self, LiveControls};
 use crate::encryption::{Keys, Made, UNSAID};
 use crate::geoip::Geoip;
 use crate::house::House;
-use crate::intake::{Credentials, KeyStore};
+use crate::intake::KeyStore;
 use crate::minutes::{self, Minutes};
+use crate::oidc::{Oidc, Wire};
 use crate::people::People;
+use crate::rehearsal::{self, Rehearsal};
 use crate::rejections::Rejections;
-use crate::secrets::{self, Secrets, Unread};
+use crate::reload::{self, Reload};
+pub use crate::roles::Roles;
+use crate::secrets::{self, Secrets};
 use crate::senders::{self, Senders};
 use crate::server::tls::{Tls, TlsFiles};
 use crate::server::{Listener, Places};
 use crate::sessions::Sessions;
 use crate::telemetry::Metrics;
+use crate::tracer::Tracer;
+use crate::traces::{self, Exporter};
 use crate::workspace::{Versions, read_files};
-use crate::{console, intake, keeper, masking, proxy, runtimes, server, worker};
-use clinch_core::config::{self, Encryption, Files, Problem, Severity, SlackButtons, TlsRule, Workspace};
+use crate::{console, intake, keeper, masking, proxy, recall, runtimes, server, worker};
+use clinch_core::audit::Who;
+use clinch_core::config::{self, Files, Problem, Severity, SlackButtons, TlsRule, Workspace};
 use clinch_core::egress::Egress;
+use clinch_core::key::Pepper;
 use clinch_core::live::Beside;
-use clinch_core::source::{Proof, Source};
+use clinch_core::minimise::HashKey;
+use clinch_core::time::Timestamp;
 use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::sqlite::{self, SqliteStore};
-use clinch_store::{Store, StoreError};
+use clinch_store::{ActivateAsk, Activated, Activation, Store, StoreError, VersionId};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -60,8 +69,12 @@ pub struct Options {
     pub roles: Roles,
     /// Instead of a workspace: a target that idempotency is put in front of.
     pub proxy: Option<proxy::Rules>,
+    /// Whether files that change are read again by themselves.
+    pub watch: bool,
     /// After a stop, jobs under way have this long.
     pub grace: Duration,
+    /// Nobody outside is called.
+    pub rehearsal: Option<Rehearsal>,
 }
 
 impl Options {
@@ -69,37 +82,6 @@ impl Options {
     fn database(&self) -> Option<&str> {
         let is_database = |store: &&str| store.starts_with("postgres://") || store.starts_with("postgresql://");
         self.store.as_deref().filter(is_database)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Roles {
-    pub intake: bool,
-    pub worker: bool,
-    pub keeper: bool,
-    pub admin: bool,
-}
-
-impl Roles {
-    pub const ALL: Roles = Roles { intake: true, worker: true, keeper: true, admin: true };
-}
-
-impl FromStr for Roles {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut roles = Roles { intake: false, worker: false, keeper: false, admin: false };
-        for word in text.split(',').map(str::trim) {
-            match word {
-                "intake" => roles.intake = true,
-                "worker" => roles.worker = true,
-                "keeper" => roles.keeper = true,
-                "admin" => roles.admin = true,
-                _ => {
-                    return Err(format!("`{word}` is not a role; the roles are intake, worker, keeper, admin"));
-                }
-            }
-        }
-        Ok(roles)
     }
 }
 
@@ -126,10 +108,14 @@ pub struct App {
     pub new_token: Option<String>,
     /// Where the proxy listens, and what it is in front of.
     pub proxy: Option<(SocketAddr, proxy::Rules)>,
+    /// Why it is not the files that are live, if it is not.
+    pub kept: Option<String>,
     pub warnings: Vec<Problem>,
     pub files: Files,
     pub house: House,
     rooms: TaskTracker,
+    /// Who passes traces on. It is the last to leave, for the others tell of their end.
+    exporter: (CancellationToken, TaskTracker),
     card: PathBuf,
 }
 
@@ -139,21 +125,22 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         Some(rules) => rules.files(),
         None => read_files(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?,
     };
-    let (workspace, warnings) = checked(&files)?;
+    let (mut workspace, warnings) = checked(&files)?;
+    if options.rehearsal.is_some() {
+        rehearsal::keep_inside(&mut workspace);
+    }
     let missing = runtimes::missing(&workspace, Severity::Error);
     if options.roles.worker && !missing.is_empty() {
         return Err(StartError::Config { files, problems: missing });
     }
     let directory =
         std::path::absolute(&options.workspace).map_err(|error| StartError::Workspace(error.to_string()))?;
-    masking::follow(&workspace.settings.masking);
-    let secrets = read_secrets(&workspace, options.roles)?;
+    let secrets = read_secrets(&workspace, &options)?;
     let geoip_files = if options.roles.worker { workspace.geoip_files() } else { BTreeSet::new() };
     let geoip = Geoip::open(&options.workspace, geoip_files).map_err(StartError::Workspace)?;
-    let credentials = match options.roles.intake {
-        true => intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?,
-        false => Vec::new(),
-    };
+    if options.roles.intake {
+        intake::credentials(&workspace.sources, &secrets).map_err(StartError::Workspace)?;
+    }
     let keys = Keys::asked_for(workspace.settings.encryption.as_ref(), &secrets, options.database().is_some());
     let keys = keys.map_err(StartError::Workspace)?;
     let intake = match options.roles.intake {
@@ -175,35 +162,64 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     };
     let io = |error: std::io::Error| StartError::Io(error.to_string());
     make_private(&options.data_dir).map_err(io)?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let clock: Arc<dyn Clock> = match &options.rehearsal {
+        Some(rehearsal) => rehearsal.clock.clone(),
+        None => Arc::new(SystemClock::default()),
+    };
     let (store, keys) = open_store(&options, keys, &clock).await?;
     let (token, new_token) = AdminToken::load_or_create(&options.data_dir).map_err(io)?;
 
-    let version = files.version();
-    let live = store.activate(*version.as_bytes(), files.to_json(), clock.now()).await?;
-    let metrics = Arc::new(Metrics::new(&workspace, &version.to_string()));
+    let read = (files, workspace, warnings);
+    let started = activate(&*store, read, (options.roles, &secrets), (&options.workspace, clock.now())).await?;
+    let (live, files, workspace, warnings, kept) = started;
+    masking::follow(&workspace.settings.masking);
+    let workspace = Arc::new(workspace);
+    let metrics = Arc::new(Metrics::new(&workspace));
+    metrics.config_live(&format!("v{}", live.0), &files.version().to_string(), clock.now());
     let key_stores = match options.roles.intake {
         true => key_stores(&workspace, &secrets, &*store, &metrics)?,
         false => Vec::new(),
     };
+    let exporter = (CancellationToken::new(), TaskTracker::new());
+    // A rehearsal is nobody's business outside.
+    let collector = traces::endpoint(&workspace.settings.tracing).filter(|_| options.rehearsal.is_none());
+    let tracer = match collector {
+        None => Tracer::off(),
+        Some(endpoint) => {
+            let rule = &workspace.settings.tracing;
+            let hash_key = HashKey::of_store(&Pepper::new(store.pepper()));
+            let (tracer, spans) = Tracer::on(rule, hash_key, &metrics);
+            let (known, stop) = ((&secrets, &*metrics), exporter.0.clone());
+            let opened = Exporter::new(&endpoint, rule, known, clock.random(), spans, stop);
+            exporter.1.spawn(opened.map_err(StartError::Workspace)?.run());
+            tracer
+        }
+    };
+    exporter.1.close();
     let rejections = Rejections::of(workspace.sources.iter().map(|source| source.name.as_str()));
     let senders = Arc::new(Senders::load(&*store).await?);
-    let versions = Arc::new(Versions::new(live, files.clone(), (Arc::new(workspace), warnings.clone()), directory));
+    let versions = Arc::new(Versions::new(live, files.clone(), (workspace, warnings.clone()), directory));
     let controls = Arc::new(LiveControls::load(&*store, versions.clone(), clock.now()).await?);
     let is_local = |listener: &TcpListener| listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let loopback = [&intake, &admin].into_iter().flatten().all(is_local);
+    if options.rehearsal.is_some() && !loopback {
+        return Err(StartError::Workspace("--dev is for this machine alone: listen on 127.0.0.1".into()));
+    }
     let house = House {
         directory: std::path::absolute(&options.data_dir).map_err(io)?,
-        egress: Arc::new(Egress { allow: versions.workspace.settings.egress.clone(), loopback }),
+        egress: Arc::new(Egress { allow: versions.workspace().settings.egress.clone(), loopback }),
+        detour: options.rehearsal.as_ref().map(|rehearsal| rehearsal.detour.clone()),
         senders,
         controls,
         rejections: Arc::new(rejections),
         minutes: Arc::new(Minutes::new(clock.now())),
         keys: Arc::new(keys),
         chores: Arc::default(),
+        reload: Arc::new(Reload::new(options.roles, options.watch, options.proxy.is_some())),
         store,
         clock,
         metrics,
+        tracer: Arc::new(tracer),
         versions,
         secrets: Arc::new(secrets),
         geoip: Arc::new(geoip),
@@ -215,15 +231,18 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         admin: admin.as_ref().and_then(|listener| listener.local_addr().ok()),
         proxy: proxy.as_ref().and_then(|listener| listener.local_addr().ok()).zip(options.proxy.clone()),
         new_token,
+        kept,
         warnings,
         files,
         house,
         rooms: TaskTracker::new(),
+        exporter,
         card: options.data_dir.join("server.json"),
     };
-    let doors = Doors { proxy, intake, key_stores, credentials, admin, token, tls };
+    let doors = Doors { proxy, intake, key_stores, admin, token, tls };
     app.open(doors, &options);
-    app.leave_card().map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
+    let left = app.card().leave(&app.house.versions.workspace());
+    left.map_err(|error| StartError::Io(format!("{}: {error}", app.card.display())))?;
     Ok(app)
 }
 
@@ -232,7 +251,6 @@ struct Doors {
     proxy: Option<TcpListener>,
     intake: Option<TcpListener>,
     key_stores: Vec<Arc<KeyStore>>,
-    credentials: Vec<Option<Credentials>>,
     admin: Option<TcpListener>,
     token: AdminToken,
     tls: Certificates,
@@ -261,29 +279,17 @@ fn certificate(
 }
 
 /// Every secret that this process needs, or the names of those that cannot be had, why, and who needs them.
-fn read_secrets(workspace: &Workspace, roles: Roles) -> Result<Secrets, StartError> {
-    let sources = if roles.intake { &workspace.sources[..] } else { &[] };
-    let of_sources: Vec<(&str, &str)> =
-        sources.iter().flat_map(|source| source.variables().map(|variable| (variable, source.name.as_str()))).collect();
-    let of_steps = workspace.secrets.iter().map(String::as_str);
-    let of_store: Vec<&str> = workspace.settings.encryption.iter().flat_map(Encryption::secrets).collect();
-    let of_buttons =
-        workspace.settings.approvals.iter().filter(|_| roles.intake).map(|slack| slack.signing_secret.as_str());
-    let of_sources_and_store = of_sources.iter().map(|(variable, _)| *variable).chain(of_store.iter().copied());
-    let names: BTreeSet<&str> = of_steps.chain(of_sources_and_store).chain(of_buttons).collect();
-    Secrets::read(names).map_err(|unread| {
-        let told = |(name, why): (&String, &Unread)| match of_sources.iter().find(|(variable, _)| variable == name) {
-            Some((_, source)) => format!("{name} (source `{source}`): {why}"),
-            None if of_store.contains(&name.as_str()) => format!("{name} (encryption): {why}"),
-            None => format!("{name}: {why}"),
-        };
-        let names: Vec<String> = unread.iter().map(told).collect();
-        StartError::Workspace(format!(
-            "these secrets cannot be used: {}; for each NAME set the environment variable NAME_FILE to a file that only you may read, \
-             give systemd a credential NAME, or set the variable NAME (values are never printed)",
-            names.join("; ")
-        ))
-    })
+fn read_secrets(workspace: &Workspace, options: &Options) -> Result<Secrets, StartError> {
+    let rehearsal = options.rehearsal.clone();
+    let stand_in = move |name: &str| rehearsal.as_ref().and_then(|rehearsal| rehearsal.secret(name));
+    Secrets::read(reload::secrets_of(workspace, options.roles), stand_in)
+        .map_err(|unread| StartError::Workspace(reload::unread_secrets(workspace, &unread)))
+}
+
+/// The workspace of a directory, if it can be served.
+pub fn read(directory: &Path) -> Result<Workspace, StartError> {
+    let files = read_files(directory).map_err(|error| StartError::Workspace(error.to_string()))?;
+    checked(&files).map(|(workspace, _)| workspace)
 }
 
 /// A workspace without errors in which every step can be run.
@@ -293,12 +299,39 @@ fn checked(files: &Files) -> Result<(Workspace, Vec<Problem>), StartError> {
             "there is no workspace here: a directory with flows/*.yml, workers/*.yml and queues.yml is needed; name it with --workspace".into(),
         ));
     }
-    let refuse = |problems| StartError::Config { files: files.clone(), problems };
-    let (workspace, warnings) = config::load(files).map_err(refuse)?;
-    if !workspace.refusals().is_empty() {
-        return Err(refuse(workspace.refusals().to_vec()));
-    }
-    Ok((workspace, warnings))
+    reload::checked(files).map_err(|problems| StartError::Config { files: files.clone(), problems })
+}
+
+/// What is live from now on: these files, or what an operator chose after they were known. And what to say about that.
+async fn activate(
+    store: &dyn Store,
+    (files, workspace, warnings): (Files, Workspace, Vec<Problem>),
+    (roles, secrets): (Roles, &Secrets),
+    (directory, now): (&Path, Timestamp),
+) -> Result<(VersionId, Files, Workspace, Vec<Problem>, Option<String>), StartError> {
+    let ask = ActivateAsk {
+        hash: *files.version().as_bytes(),
+        files: files.to_json(),
+        by: Activation::Files,
+        record: Who::clinch("start").record("a server started with it", now),
+    };
+    let (live, own) = match store.activate(ask).await? {
+        Activated::Live(version) => return Ok((version, files, workspace, warnings, None)),
+        Activated::Kept { live, files } => (live, files),
+        Activated::Conflict(_) => unreachable!("nothing was expected"),
+    };
+    let directory = directory.display().to_string();
+    let unusable = |why: String| {
+        let said = format!("v{} is live, because an operator chose it, and cannot be run here: {why}", live.0);
+        StartError::Workspace(format!("{said}; the files in {directory} are v{}", own.0))
+    };
+    let stored = store.version_files(live).await?.and_then(|json| Files::from_json(&json).ok());
+    let files = stored.ok_or_else(|| unusable("the store does not have its files".into()))?;
+    let (workspace, warnings) = checked(&files)?;
+    secrets
+        .hold(reload::secrets_of(&workspace, roles))
+        .map_err(|unread| unusable(reload::unread_secrets(&workspace, &unread)))?;
+    Ok((live, files, workspace, warnings, Some(reload::kept(live, own, &directory))))
 }
 
 /// What the workspace shares with other installations.
@@ -370,9 +403,13 @@ impl App {
         }
         self.rooms.spawn(controls::run(house.clone()));
         self.rooms.spawn(minutes::run(house.clone()));
-        let has_senders = |source: &Source| matches!(source.proof, Some(Proof::Sender));
-        if doors.intake.is_some() && house.versions.workspace.sources.iter().any(has_senders) {
+        self.rooms.spawn(recall::run(house.clone()));
+        if doors.intake.is_some() {
             self.rooms.spawn(senders::run(house.clone()));
+        }
+        if options.proxy.is_none() {
+            self.rooms.spawn(reload::run(house.clone()));
+            self.rooms.spawn(self.card().keep(house.clone()));
         }
         if let (Some(listener), Some(rules)) = (doors.proxy, &options.proxy) {
             let (door, house, rules) = (self.listener("proxy", None), house.clone(), rules.clone());
@@ -383,8 +420,8 @@ impl App {
                 }
             });
         }
-        let has_buttons = doors.intake.is_some() && house.versions.workspace.settings.approvals.is_some();
-        let calls_out = doors.admin.is_some() || options.roles.worker || options.roles.keeper || has_buttons;
+        // Where people press buttons may come with another workspace.
+        let calls_out = doors.admin.is_some() || options.roles.worker || options.roles.keeper || doors.intake.is_some();
         let hands = calls_out.then(|| worker::Hands::new(house.clone())).transpose();
         let hands = hands.map(|hands| hands.map(Arc::new)).unwrap_or_else(|error| {
             tracing::error!("nobody outside can be called: {error}");
@@ -392,23 +429,32 @@ impl App {
             None
         });
         let people = hands.clone().map(|hands| hands as Arc<dyn People>);
+        let console = self.admin_url().unwrap_or_else(|| format!("http://{ADMIN_DEFAULT}"));
+        let alarm = hands.clone().map(|hands| Arc::new(Alarm::new(house.clone(), hands.clone(), hands, console)));
         if let Some(listener) = doors.intake {
             let door = self.listener("intake", doors.tls.intake);
-            let (stores, credentials) = (doors.key_stores, doors.credentials);
-            self.rooms.spawn(intake::run(listener, door, house.clone(), stores, credentials, people.clone()));
+            self.rooms.spawn(intake::run(listener, door, house.clone(), doors.key_stores, people.clone()));
         }
-        if let (Some(listener), Some(hands)) = (doors.admin, &hands) {
+        if let (Some(listener), Some(hands), Some(alarm)) = (doors.admin, &hands, &alarm) {
             let sessions = Arc::new(Sessions::new(house.clone(), doors.token));
-            let (to, hands) = (house.clone(), hands.clone());
-            let api =
-                api::router(to.clone(), doors.token, sessions.clone(), hands.clone(), hands.clone(), hands.clone());
+            let to = house.clone();
+            let outside = api::Outside {
+                partners: hands.clone(),
+                outlook: hands.clone(),
+                people: hands.clone(),
+                alarms: alarm.clone(),
+                forecast: hands.clone(),
+            };
+            let api = api::router(to.clone(), doors.token, sessions.clone(), outside.clone());
+            let wire: Arc<dyn Wire> = hands.clone();
             let desk = console::Desk {
-                api: console::Api(api::routes(to, sessions.clone(), hands.clone(), hands.clone(), hands)),
+                oidc: Arc::new(Oidc::new(house.clone(), wire, self.is_secure.1)),
+                api: console::Api(api::routes(to, sessions.clone(), outside)),
                 sessions,
                 clock: house.clock.clone(),
                 hosts: console::Hosts::of(
                     self.admin.expect("it is listened on"),
-                    &house.versions.workspace.settings.console_hosts,
+                    &house.versions.workspace().settings.console_hosts,
                 ),
                 stop: house.stop.clone(),
                 held: console::held::Held::new(house.stop.clone()),
@@ -437,6 +483,9 @@ impl App {
                 self.rooms.spawn(keeper::messenger::run(house.clone(), people));
             }
             self.rooms.spawn(keeper::replayer::run(house.clone()));
+            if let Some(alarm) = alarm {
+                self.rooms.spawn(async move { alarm.watch().await });
+            }
         }
         self.rooms.close();
     }
@@ -446,7 +495,7 @@ impl App {
         if let Some((tls, files)) = tls.clone() {
             self.rooms.spawn(tls.keep_fresh(files, self.house.stop.clone()));
         }
-        let places = Places::new(self.house.versions.workspace.settings.connections);
+        let places = Places::new(self.house.versions.workspace().settings.connections);
         Listener { name, places, tls: tls.map(|(tls, _)| tls), metrics: self.house.metrics.clone() }
     }
 
@@ -458,19 +507,14 @@ impl App {
         self.admin.map(|address| url(address, self.is_secure.1))
     }
 
-    /// Where the local command line finds us.
-    fn leave_card(&self) -> std::io::Result<()> {
-        let routes: Vec<_> = (self.house.versions.workspace.entrances())
-            .map(|way| serde_json::json!({"flow": way.to.1, "method": way.method, "path": way.path}))
-            .collect();
-        let card = serde_json::json!({
+    fn card(&self) -> Card {
+        let told = serde_json::json!({
             "intake": self.intake_url(), "admin": self.admin_url(),
-            "proxy": self.proxy.as_ref().map(|(address, _)| url(*address, false)), "pid": std::process::id(), "routes": routes,
+            "proxy": self.proxy.as_ref().map(|(address, _)| url(*address, false)), "pid": std::process::id(),
+            "workspace": self.house.versions.directory,
+            "stand_ins": self.house.detour.as_ref().map(|detour| url(detour.http, false)),
         });
-        // Written aside and renamed, so that nobody reads half of it.
-        let aside = self.card.with_extension("new");
-        std::fs::write(&aside, card.to_string())?;
-        std::fs::rename(aside, &self.card)
+        Card { path: self.card.clone(), told }
     }
 
     /// Ends when the store has failed for good.
@@ -482,6 +526,8 @@ impl App {
     pub async fn stop(self) {
         self.house.stop.cancel();
         self.rooms.wait().await;
+        self.exporter.0.cancel();
+        self.exporter.1.wait().await;
         // Another start may have left its own card by now only if it has another data directory.
         let _ = std::fs::remove_file(&self.card);
         // Connections and heartbeats end a moment after their rooms. The store closes here and not with whoever is last,
@@ -496,6 +542,45 @@ impl App {
             return;
         }
         self.house.store.close().await;
+    }
+}
+
+/// Where the local command line finds us.
+struct Card {
+    path: PathBuf,
+    told: serde_json::Value,
+}
+
+impl Card {
+    fn leave(&self, workspace: &Workspace) -> std::io::Result<()> {
+        let mut card = self.told.clone();
+        let entrances = workspace.entrances();
+        card["routes"] = entrances
+            .map(|way| serde_json::json!({"flow": way.to.1, "method": way.method, "path": way.path}))
+            .collect();
+        // Written aside and renamed, so that nobody reads half of it.
+        let aside = self.path.with_extension("new");
+        std::fs::write(&aside, card.to_string())?;
+        std::fs::rename(aside, &self.path)
+    }
+
+    /// Leaves another whenever another workspace is live.
+    fn keep(self, house: House) -> impl Future<Output = ()> {
+        let mut changes = house.versions.changes();
+        let mut live = house.versions.live();
+        async move {
+            loop {
+                tokio::select! {
+                    () = house.stop.cancelled() => return,
+                    Ok(now) = changes.wait_for(|now| now.live != live) => {
+                        live = now.live;
+                        if let Err(error) = self.leave(&now.plain) {
+                            tracing::warn!("{} cannot be written: {error}", self.path.display());
+                        }
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -527,8 +612,19 @@ pub async fn serve(options: Options) -> Result<(), StartError> {
 
 impl App {
     fn greet(&self) {
-        let workspace = &self.house.versions.workspace;
+        let workspace = &self.house.versions.workspace();
         eprintln!("clinch {}  workspace {}", env!("CARGO_PKG_VERSION"), self.files.version());
+        if let Some(detour) = &self.house.detour {
+            let names: Vec<&str> = workspace.integrations.iter().map(|partner| &*partner.name).collect();
+            eprintln!(
+                "  dev      nobody outside is called; stand-ins at http://{} for {}",
+                detour.http,
+                names.join(", ")
+            );
+            eprintln!(
+                "           `clinch send … --chaos NAME=500:2` lets one of them fail; secrets that nobody gave are made up"
+            );
+        }
         if let Some(intake) = self.intake_url() {
             for entrance in workspace.entrances() {
                 let (kind, name) = entrance.to;
@@ -547,6 +643,9 @@ impl App {
         if let Some(admin) = self.admin_url() {
             eprintln!("  admin    {admin}/api/v1   metrics /metrics   health /healthz /readyz");
             eprintln!("  console  {admin}/   (`clinch open` gives you a link that logs you in once)");
+        }
+        if let (true, Some(endpoint)) = (self.house.tracer.is_on(), traces::endpoint(&workspace.settings.tracing)) {
+            eprintln!("  traces   {}", traces::greeting(&endpoint, &workspace.settings.tracing));
         }
         if let Some(token) = &self.new_token {
             eprintln!("  token    {token}   (shown once; kept in the data directory for the local command line)");
@@ -567,6 +666,9 @@ impl App {
         for warning in &self.warnings {
             self.warn(warning);
         }
+        if let Some(kept) = &self.kept {
+            anstream::eprintln!("  {RED}warning{RED:#}  {kept}");
+        }
         let (controls, state) = (self.house.controls.get(), self.house.versions.state());
         for set in controls.live(self.house.clock.now()) {
             eprintln!("  live     {}", Beside::of(set, &state.workspace, &state.refused));
@@ -575,7 +677,7 @@ impl App {
     }
 
     fn warn(&self, warning: &Problem) {
-        let text = self.files.0.iter().find(|(path, _)| *path == warning.file).map_or("", |(_, text)| text);
+        let text = self.files.text(&warning.file).unwrap_or_default();
         let (line, column) = config::position(text, warning.span.start);
         eprintln!("  warning  {}:{line}:{column}: {} [{}]", warning.file, warning.message, warning.code);
     }

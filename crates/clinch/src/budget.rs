@@ -50,7 +50,7 @@ pub async fn charge(
     };
     house.metrics.budget_refusals.get_or_create(&labels).inc();
     let said = format!("the retry budget `{}` of {entity} is spent until {until}", budget.name);
-    tracing::info!(job.id = %claim.lease.job, "{}: {said}", claim.lease.job);
+    tracing::info!(job.id = %claim.lease.job, trace.id = %claim.trace, "{}: {said}", claim.lease.job);
     settlement.error = Some(settlement.error.take().map_or(said.clone(), |error| format!("{error}; {said}")));
     Ok(())
 }

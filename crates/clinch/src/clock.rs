@@ -1,8 +1,11 @@
 //! The only reader of time and randomness.
 
 use clinch_core::time::Timestamp;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub type Sleeping<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
@@ -12,6 +15,10 @@ pub trait Clock: Send + Sync {
     fn dice(&self) -> f64;
     /// For trace ids: unlike any other, not secret.
     fn random(&self) -> u128;
+    /// Until so much of its time has gone by.
+    fn sleep(&self, pause: Duration) -> Sleeping<'_> {
+        Box::pin(tokio::time::sleep(pause))
+    }
 }
 
 /// The machine's clock, which never goes back while the process lives.

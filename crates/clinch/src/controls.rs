@@ -94,15 +94,15 @@ impl LiveControls {
 
     /// The circuit of an integration opened: where the workspace says so, that turns safe mode on.
     pub fn circuit_opened(&self, house: &House, integration: &Arc<str>) {
-        let trip = house.versions.workspace.settings.safe_mode.trip.as_ref();
-        if let Some(trip) = trip.filter(|trip| trip.minds_circuit(integration)) {
+        let workspace = house.versions.workspace();
+        if let Some(trip) = workspace.settings.safe_mode.trip.as_ref().filter(|trip| trip.minds_circuit(integration)) {
             self.trip(house, trip, integration, format!("the circuit of integration `{integration}` opened"));
         }
     }
 
     /// As many calls of an integration fail as the workspace says.
     pub fn too_many_errors(&self, house: &House, integration: &Arc<str>) {
-        if let Some(trip) = &house.versions.workspace.settings.safe_mode.trip {
+        if let Some(trip) = &house.versions.workspace().settings.safe_mode.trip {
             self.trip(house, trip, integration, format!("too many calls of integration `{integration}` failed"));
         }
     }

@@ -157,7 +157,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn no_secrets() -> Secrets {
-        Secrets::read([]).expect("none are needed")
+        Secrets::read([], |_| None).expect("none are needed")
     }
 
     #[test]

@@ -62,7 +62,8 @@ fn event(house: &House, worker: &Worker, schedule: &Schedule, slot: Timestamp, a
         headers: Vec::new(),
     };
     let body = json!({"schedule": worker.name, "slot": slot}).to_string();
-    let queue = house.versions.workspace.queue(&schedule.queue);
+    let now = house.versions.state();
+    let queue = now.plain.queue(&schedule.queue);
     let job = NewJob {
         flow: Arc::from(worker.name.as_str()),
         queue: Arc::from(schedule.queue.as_str()),
@@ -73,8 +74,9 @@ fn event(house: &House, worker: &Worker, schedule: &Schedule, slot: Timestamp, a
     };
     NewEvent {
         source: Arc::from(SOURCE),
-        version: house.versions.live,
+        version: now.live,
         received_at: at,
+        trace: about.trace,
         dedup: None,
         status: 202,
         payload: about.encode(body.as_bytes()),

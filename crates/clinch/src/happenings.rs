@@ -1,6 +1,7 @@
 //! What happens on this node, told to whoever listens at that moment. While nobody does, nothing is put together; who is too
 //! slow is told how much he missed.
 
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +21,7 @@ pub struct Happening {
     pub source: Option<Arc<str>>,
     pub flow: Option<Arc<str>>,
     pub job: Option<String>,
+    pub trace: Option<TraceId>,
     /// Why, in a word of a fixed list.
     pub reason: Option<&'static str>,
     pub said: String,
@@ -88,7 +90,8 @@ mod tests {
 
     fn success() -> Happening {
         let at = Timestamp::from_micros(0);
-        Happening { at, what: "success", source: None, flow: None, job: None, reason: None, said: String::new() }
+        let said = String::new();
+        Happening { at, what: "success", source: None, flow: None, job: None, trace: None, reason: None, said }
     }
 
     #[tokio::test]

@@ -6,10 +6,13 @@ use crate::controls::LiveControls;
 use crate::encryption::Keys;
 use crate::geoip::Geoip;
 use crate::minutes::Minutes;
+use crate::rehearsal::Detour;
 use crate::rejections::Rejections;
+use crate::reload::Reload;
 use crate::secrets::Secrets;
 use crate::senders::Senders;
 use crate::telemetry::Metrics;
+use crate::tracer::Tracer;
 use crate::workspace::Versions;
 use clinch_core::effect::{EffectState, Idempotency};
 use clinch_core::egress::Egress;
@@ -25,6 +28,8 @@ pub struct House {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    /// Who is told of traces, if anybody is.
+    pub tracer: Arc<Tracer>,
     pub versions: Arc<Versions>,
     pub secrets: Arc<Secrets>,
     pub geoip: Arc<Geoip>,
@@ -38,8 +43,12 @@ pub struct House {
     pub directory: PathBuf,
     /// Where steps may call.
     pub egress: Arc<Egress>,
+    /// In a rehearsal: where calls go instead.
+    pub detour: Option<Arc<Detour>>,
     pub keys: Arc<Keys>,
     pub chores: Arc<Chores>,
+    /// What became of the last workspace that was read.
+    pub reload: Arc<Reload>,
     /// Cancelled when the house is to be left: nothing new is begun.
     pub stop: CancellationToken,
 }

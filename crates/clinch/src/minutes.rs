@@ -2,8 +2,9 @@
 //! Who works pays nothing for it, and what other nodes did is not in it.
 
 use crate::house::House;
-use crate::telemetry::{ByFlowOutcome, ByLayerFlow, BySourceOutcome, IntakeOutcome, Metrics};
+use crate::telemetry::{ByFlowOutcome, ByFlowResult, ByLayerFlow, BySourceOutcome, IntakeOutcome, Metrics};
 use clinch_core::config::Workspace;
+use clinch_core::slo::{self, Burn, Counted, Slo};
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,10 @@ pub struct Totals {
     pub dead: u64,
     /// Effects that were not repeated.
     pub effects_saved: u64,
+    /// Jobs that ended for the first time, and those of them that missed the objective.
+    pub slo: Counted,
+    /// Dead letters that ended well by a replay, within a day.
+    pub replayed_in_day: u64,
 }
 
 impl Totals {
@@ -47,6 +52,17 @@ impl Totals {
             let saved = ByLayerFlow { layer: "effect".into(), flow: (&flow.name).into() };
             totals.effects_saved += metrics.short_circuits.get_or_create(&saved).get();
         }
+        // The objective is for what runs by the clock, too.
+        let scheduled = workspace.schedules().map(|(worker, _)| &worker.name);
+        for name in workspace.flows.iter().map(|flow| &flow.name).chain(scheduled) {
+            let of = |result: &'static str| {
+                let labels = ByFlowResult { flow: name.into(), result: result.into() };
+                metrics.slo_jobs.get_or_create(&labels).get()
+            };
+            let (good, bad) = (of("good"), of("bad"));
+            totals.slo = Counted { jobs: totals.slo.jobs + good + bad, missed: totals.slo.missed + bad };
+        }
+        totals.replayed_in_day = metrics.replayed_in_day.get();
         totals
     }
 
@@ -68,6 +84,11 @@ impl Totals {
             noop: self.noop.saturating_sub(before.noop),
             dead: self.dead.saturating_sub(before.dead),
             effects_saved: self.effects_saved.saturating_sub(before.effects_saved),
+            slo: Counted {
+                jobs: self.slo.jobs.saturating_sub(before.slo.jobs),
+                missed: self.slo.missed.saturating_sub(before.slo.missed),
+            },
+            replayed_in_day: self.replayed_in_day.saturating_sub(before.replayed_in_day),
         }
     }
 }
@@ -120,6 +141,12 @@ impl Minutes {
             .collect()
     }
 
+    /// How fast each window spends what may miss the objective.
+    pub fn burns(&self, now: (Timestamp, Totals), slo: &Slo) -> Vec<Burn> {
+        let counted = |span| self.window(now, span, 1).first().map_or_else(Counted::default, |part| part.counted.slo);
+        slo::WINDOWS.into_iter().map(|window| slo.burn(window, counted(window.span))).collect()
+    }
+
     fn notes(&self) -> MutexGuard<'_, VecDeque<(Timestamp, Totals)>> {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,7 +162,7 @@ pub async fn run(house: House) {
             () = house.stop.cancelled() => return,
             _ = beat.tick() => {}
         }
-        house.minutes.note(house.clock.now(), Totals::of(&house.metrics, &house.versions.workspace));
+        house.minutes.note(house.clock.now(), Totals::of(&house.metrics, &house.versions.workspace()));
     }
 }
 
@@ -169,6 +196,17 @@ mod tests {
         let minutes = Minutes::new(at(5));
         minutes.note(at(6), so_far(3));
         assert_eq!(counted(&minutes, (at(7), so_far(8)), 4, 4), [0, 0, 3, 5]);
+    }
+
+    #[test]
+    fn h5_what_a_window_spends_of_the_objective_is_counted_in_that_window() {
+        let minutes = Minutes::new(at(0));
+        let so_far = |jobs, missed| Totals { slo: Counted { jobs, missed }, ..Totals::default() };
+        (1..=60).for_each(|nth| minutes.note(at(nth), so_far(nth * 10, if nth > 58 { nth * 10 - 580 } else { 0 })));
+        let burns = minutes.burns((at(60), so_far(600, 20)), &Slo::default());
+        let told: Vec<_> =
+            burns.iter().map(|burn| (burn.window.word, burn.counted.jobs, burn.counted.missed)).collect();
+        assert_eq!(told, [("5m", 50, 20), ("30m", 300, 20), ("1h", 600, 20), ("6h", 600, 20)]);
     }
 
     #[test]

@@ -15,12 +15,22 @@ pub struct Seen {
     pub name: Arc<str>,
     /// Nothing where it has no circuit.
     pub circuit: Option<CircuitNow>,
-    pub calls: u64,
-    /// Calls that say that the partner is not well.
-    pub failed: u64,
-    /// How long the newest calls of the window took, the shortest first.
-    pub took: Vec<Duration>,
+    pub calls: Calls,
     pub in_flight: usize,
+    /// The share of its rate that this node has used in the time of that; nothing where it has none.
+    pub rate_used: Option<f64>,
+}
+
+/// How the calls of a window went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    pub all: u64,
+    /// Those that say that the partner is not well.
+    pub failed: u64,
+    /// The partner's time: how long the newest calls took, the shortest first.
+    pub took: Vec<Duration>,
+    /// Our own: how long these had waited for our limits, the shortest first.
+    pub waited: Vec<Duration>,
 }
 
 #[derive(Clone, Debug)]

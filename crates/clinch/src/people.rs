@@ -2,6 +2,7 @@
 //! meet.
 
 use crate::house::House;
+use crate::tracer::trace_of;
 use clinch_core::approval::{ApprovalId, Card};
 use clinch_core::id::JobId;
 use clinch_store::approval::Place;
@@ -30,7 +31,8 @@ pub async fn decide(house: &House, ask: DecideAsk) -> clinch_store::Result<Decid
     let approval = ask.approval.clone();
     let decided = house.store.decide(ask).await?;
     if let Decided::Verdict(decision) = &decided {
-        tracing::info!(job.id = %approval.job, "{approval} is {} by {}", decision.verdict.word(), decision.by);
+        let trace = trace_of(house, approval.job).await;
+        tracing::info!(job.id = %approval.job, trace.id = trace, "{approval} is {} by {}", decision.verdict.word(), decision.by);
         if let Some(row) = house.store.approval(&approval).await? {
             house.metrics.decided(&row);
         }

@@ -4,7 +4,7 @@
 use crate::masking::rules;
 use clinch_core::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 /// So many are remembered for each source.
@@ -28,7 +28,7 @@ pub struct Rejection {
 
 /// One ring for each source of the live workspace.
 #[derive(Debug, Default)]
-pub struct Rejections(HashMap<String, Mutex<Ring>>);
+pub struct Rejections(RwLock<HashMap<String, Arc<Mutex<Ring>>>>);
 
 #[derive(Debug, Default)]
 struct Ring {
@@ -39,11 +39,24 @@ struct Ring {
 
 impl Rejections {
     pub fn of<'a>(sources: impl Iterator<Item = &'a str>) -> Rejections {
-        Rejections(sources.map(|name| (name.to_string(), Mutex::default())).collect())
+        let rejections = Rejections::default();
+        rejections.follow(sources);
+        rejections
+    }
+
+    /// These are the sources from now on; what is known of those that stay is kept.
+    pub fn follow<'a>(&self, sources: impl Iterator<Item = &'a str>) {
+        let mut known = self.0.write().expect("nobody panics while holding the rings");
+        let mut old = std::mem::take(&mut *known);
+        *known = sources.map(|name| (name.to_string(), old.remove(name).unwrap_or_default())).collect();
+    }
+
+    fn ring(&self, source: &str) -> Option<Arc<Mutex<Ring>>> {
+        self.0.read().expect("nobody panics while holding the rings").get(source).cloned()
     }
 
     pub fn add(&self, source: &str, mut rejection: Rejection) {
-        let Some(ring) = self.0.get(source) else { return };
+        let Some(ring) = self.ring(source) else { return };
         rejection.headers.truncate(HEADERS_MAX);
         let mut ring = ring.lock().expect("nobody panics while holding a ring");
         if ring.logged_at.is_none_or(|last| rejection.at.since(last) >= LOG_EVERY) {
@@ -70,12 +83,14 @@ impl Rejections {
 
     /// The newest first; `None` when there is no such source.
     pub fn last(&self, source: &str) -> Option<Vec<Rejection>> {
-        let ring = self.0.get(source)?.lock().expect("nobody panics while holding a ring");
+        let ring = self.ring(source)?;
+        let ring = ring.lock().expect("nobody panics while holding a ring");
         Some(ring.last.iter().rev().cloned().collect())
     }
 
-    pub fn sources(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.0.keys().map(String::as_str).collect();
+    pub fn sources(&self) -> Vec<String> {
+        let known = self.0.read().expect("nobody panics while holding the rings");
+        let mut names: Vec<String> = known.keys().cloned().collect();
         names.sort_unstable();
         names
     }

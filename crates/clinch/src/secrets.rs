@@ -35,32 +35,49 @@ struct Held {
     value: String,
     /// What went wrong when it was last read. The value before stays for jobs under way; nobody is let in with it.
     fault: Option<Unread>,
+    /// Nobody gave it: it was made up, and is nowhere to be read again.
+    is_stand_in: bool,
 }
+
+/// What a secret is that nobody gave, by its name.
+type StandIn = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 pub struct Secrets {
     held: Mutex<BTreeMap<String, Held>>,
     /// Told whenever they were read again.
     readings: watch::Sender<u64>,
+    /// In a rehearsal: what a secret is that nobody gave.
+    stand_in: StandIn,
 }
 
 impl Secrets {
-    /// Reads every name; says which cannot be had, and why.
-    pub fn read<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Secrets, BTreeMap<String, Unread>> {
-        let (mut held, mut unread) = (BTreeMap::new(), BTreeMap::new());
-        for name in names {
-            match read(name) {
-                Ok(value) => {
-                    held.insert(name.to_string(), Held { value, fault: None });
-                }
-                Err(why) => {
-                    unread.insert(name.to_string(), why);
-                }
+    /// Reads every name that nothing stands in for; says which cannot be had, and why.
+    pub fn read<'a>(
+        names: impl IntoIterator<Item = &'a str>,
+        stand_in: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<Secrets, BTreeMap<String, Unread>> {
+        let secrets = Secrets { held: Mutex::default(), readings: watch::Sender::new(0), stand_in: Box::new(stand_in) };
+        secrets.hold(names)?;
+        Ok(secrets)
+    }
+
+    /// Reads these too, from now on; or, if one of them cannot be had, none.
+    pub fn hold<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Result<(), BTreeMap<String, Unread>> {
+        let mut held = self.held();
+        let (mut more, mut unread) = (Vec::new(), BTreeMap::new());
+        for name in names.into_iter().filter(|name| !held.contains_key(*name)) {
+            match (self.stand_in)(name)
+                .map_or_else(|| read(name).map(|value| (value, false)), |value| Ok((value, true)))
+            {
+                Ok((value, is_stand_in)) => more.push((name.to_string(), Held { value, fault: None, is_stand_in })),
+                Err(why) => drop(unread.insert(name.to_string(), why)),
             }
         }
-        match unread.is_empty() {
-            true => Ok(Secrets { held: Mutex::new(held), readings: watch::Sender::new(0) }),
-            false => Err(unread),
+        if !unread.is_empty() {
+            return Err(unread);
         }
+        held.extend(more);
+        Ok(())
     }
 
     /// For a step. A job that was accepted with an older workspace may name one that the live workspace no longer has.
@@ -85,11 +102,11 @@ impl Secrets {
     /// Reads all of them again and tells whoever waits for that.
     pub fn read_again(&self) {
         let mut changed = 0;
-        for (name, held) in self.held().iter_mut() {
+        for (name, held) in self.held().iter_mut().filter(|(_, held)| !held.is_stand_in) {
             match read(name) {
                 Ok(value) => {
                     changed += u32::from(held.value != value || held.fault.is_some());
-                    *held = Held { value, fault: None };
+                    *held = Held { value, fault: None, is_stand_in: false };
                 }
                 Err(why) => {
                     tracing::error!("secret {name}: {why}; sources that are verified with it answer 503");
@@ -132,6 +149,11 @@ enum Place {
     File(PathBuf),
     /// A file whose directory systemd keeps from others; it lets the service in as a member of a group.
     Credential(PathBuf),
+}
+
+/// Whether somebody has given it, whether or not it can be read.
+pub fn is_given(name: &str) -> bool {
+    !matches!(place(name), Err(Unread::NotSet))
 }
 
 fn place(name: &str) -> Result<Place, Unread> {
@@ -234,8 +256,9 @@ mod tests {
 
     #[test]
     fn t110_a_secret_is_not_in_what_is_written_for_developers() {
-        let held = BTreeMap::from([("A".to_string(), Held { value: "hunter2".into(), fault: None })]);
-        let secrets = Secrets { held: Mutex::new(held), readings: watch::Sender::new(0) };
+        let held =
+            BTreeMap::from([("A".to_string(), Held { value: "hunter2".into(), fault: None, is_stand_in: false })]);
+        let secrets = Secrets { held: Mutex::new(held), readings: watch::Sender::new(0), stand_in: Box::new(|_| None) };
         assert_eq!(format!("{secrets:?}"), "Secrets(1 names)");
     }
 }

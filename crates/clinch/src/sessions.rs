@@ -6,10 +6,11 @@ use crate::clock::secret_bytes;
 use crate::house::House;
 use crate::passwords::{self, BadPassword, Passwords};
 use clinch_core::audit::Who;
+use clinch_core::oidc::Guest;
 use clinch_core::session::{LINK_LASTS, Tries, wants_note};
 use clinch_core::time::Timestamp;
 use clinch_core::user::{ADMIN, PasswordHash, TokenDigest, UserName};
-use clinch_store::{NewLink, NewSession, Proof, Seen};
+use clinch_store::{NewLink, NewSession, Proof, Seen, Welcomed};
 use data_encoding::BASE64URL_NOPAD;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard};
@@ -39,6 +40,25 @@ pub enum Entry {
     Refused,
     /// There were too many of late: the next is looked at after so long.
     Wait(Duration),
+}
+
+/// Why somebody for whom a provider vouches is not let in, and who can change that.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unwelcome {
+    #[error(
+        "The provider knows you, and nobody has given you a role here. Ask an admin for one: by a group of yours (`oidc: {{roles: …}}` in \
+         clinch.yml), or as a user (`clinch users add` and `oidc: {{users: …}}`)."
+    )]
+    NoRole,
+    #[error(
+        "A user here is called `{0}` already, and nobody has said that it is you. Ask an admin for a line below `oidc: {{users: …}}` in \
+         clinch.yml."
+    )]
+    Taken(UserName),
+    #[error("There are as many users as there can be. Ask an admin to remove one.")]
+    TooMany,
+    #[error("You were removed at this moment.")]
+    Gone,
 }
 
 /// What comes of a new password of one's own.
@@ -93,6 +113,24 @@ impl Sessions {
             self.was_good(None, from);
         }
         Ok(entry)
+    }
+
+    /// Logs somebody in for whom a provider vouches: as who he is known, or was invited, or with the role that he is given.
+    pub async fn welcome(&self, guest: Guest, from: IpAddr) -> clinch_store::Result<Result<String, Unwelcome>> {
+        let record = Who::clinch(&format!("web {from}")).record("a log-in by OIDC", self.house.clock.now());
+        let name = match self.house.store.welcome(guest.clone(), record).await? {
+            Welcomed::As(name) => name,
+            Welcomed::NoRole => return Ok(Err(Unwelcome::NoRole)),
+            Welcomed::Taken => return Ok(Err(Unwelcome::Taken(guest.name))),
+            Welcomed::TooMany => return Ok(Err(Unwelcome::TooMany)),
+        };
+        Ok(match self.open(Proof::Identity(name, guest.identity), from).await? {
+            Entry::In(secret) => {
+                self.was_good(None, from);
+                Ok(secret)
+            }
+            _ => Err(Unwelcome::Gone),
+        })
     }
 
     async fn proof(&self, name: &str, word: &str) -> clinch_store::Result<Option<Proof>> {
@@ -169,7 +207,7 @@ impl Sessions {
     }
 
     /// Counted before it is looked at: many at once are many.
-    fn may_try(&self, name: Option<&str>, from: IpAddr) -> Result<(), Duration> {
+    pub fn may_try(&self, name: Option<&str>, from: IpAddr) -> Result<(), Duration> {
         let now = self.house.clock.now();
         lock(&self.by_address).take(&network(from), now)?;
         name.map_or(Ok(()), |name| lock(&self.by_name).take(&TokenDigest::of(name), now))

@@ -7,6 +7,8 @@ use crate::integration::Statuses;
 use crate::job::{Change, Ending, Waits};
 use crate::retry::RetryPolicy;
 use crate::time::Timestamp;
+use crate::worker::Action;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,6 +165,31 @@ pub fn read_status(status: u16, retry_on: &Statuses, retry_after: Option<Duratio
     Some((reason, again))
 }
 
+/// Why a step that does this is tried again, as far as its action and its partner say. A job that is undone, or whose worker was
+/// lost before it did anything, has other reasons.
+pub fn retried_for(action: &Action) -> BTreeSet<Reason> {
+    let Some((partner, _)) = action.outward() else {
+        let inside = match action {
+            Action::Parallel(branches) => &branches[..],
+            _ => &[],
+        };
+        let asks = matches!(action, Action::Policy(_)).then_some(Reason::TargetDown);
+        let steps = inside.iter().flat_map(|branch| &branch.steps);
+        return steps.flat_map(|step| retried_for(&step.action)).chain(asks).collect();
+    };
+    let answered = (100..=599).filter_map(|status| match read_status(status, &partner.retry_on, None)? {
+        (reason, Again::Later(_)) => Some(reason),
+        (_, Again::Never) => None,
+    });
+    let own = match action {
+        Action::Script(_) => vec![Reason::ScriptError],
+        Action::Sql(_) => Vec::new(),
+        Action::Send(_) => answered.chain([Reason::AuthFailed, Reason::RateLimited]).collect(),
+        _ => answered.collect(),
+    };
+    own.into_iter().chain([Reason::TargetDown, Reason::Timeout, Reason::UnknownOutcome]).collect()
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     Later(Option<Duration>),
@@ -207,6 +234,35 @@ mod tests {
 
     fn failed() -> Failure {
         Failure::new(Reason::TargetDown, "503")
+    }
+
+    #[test]
+    fn h1_a_step_is_tried_again_for_what_its_action_and_its_partner_can_say() {
+        let worker = "version: 1
+name: w
+consumes: {queue: q}
+run:
+  - {name: plain, http: {url: 'https://example.com', idempotency: header}}
+  - {name: own, http: {integration: crm, url: /x}}
+  - {name: made, transform: {a: 1}}
+";
+        let crm = "{base_url: 'https://crm.example.com', idempotency: header, retry_on: [401, 409, 503]}";
+        let flow = "version: 1\nname: a\ntriggers: [{source: shop}]\nsteps: [{name: e, queue: {name: q}}]\n";
+        let files = crate::config::Files(vec![
+            ("clinch.yml".into(), format!("sources: {{shop: {{verify: none}}}}\nintegrations: {{crm: {crm}}}\n")),
+            ("flows/a.yml".into(), flow.into()),
+            ("queues.yml".into(), "queues: [{name: q}]\n".into()),
+            ("workers/w.yml".into(), worker.into()),
+        ]);
+        let (workspace, _) = crate::config::load(&files).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let check = |name: &str, expected: &[&str]| {
+            let step = workspace.workers[0].all_steps().find(|step| &*step.name == name).expect("a step");
+            let reasons: Vec<&str> = retried_for(&step.action).into_iter().map(Reason::word).collect();
+            assert_eq!(reasons, expected, "{name}");
+        };
+        check("plain", &["rate_limited", "target_down", "timeout", "unknown_outcome"]);
+        check("own", &["auth_failed", "rejected_by_target", "target_down", "timeout", "unknown_outcome"]);
+        check("made", &[]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A row has a name (`pause/queue:orders`), a value that only who wrote it understands, and perhaps an end. Whoever adds a kind
 //! of control adds a prefix, and how it is read in `Controls::of`.
 
+use crate::alert::{self, Silence};
 use crate::config::Workspace;
 use crate::config::nearest::nearest;
 use crate::job::Waits;
@@ -202,6 +203,7 @@ pub struct Controls {
     pauses: BTreeMap<Scope, Pause>,
     safe_modes: Vec<SafeMode>,
     live: Vec<LiveValue>,
+    silences: Vec<Silence>,
 }
 
 impl Controls {
@@ -214,6 +216,7 @@ impl Controls {
             }
             let safe_mode = row.name.strip_prefix(safe_mode::PREFIX).and_then(|scope| SafeMode::read(scope, row));
             controls.safe_modes.extend(safe_mode);
+            controls.silences.extend(row.name.strip_prefix(alert::SILENCE).and_then(|name| Silence::read(name, row)));
             controls.live.extend(row.name.strip_prefix(live::PREFIX).and_then(|name| LiveValue::read(name, row)));
         }
         controls
@@ -226,6 +229,11 @@ impl Controls {
 
     pub fn paused(&self, scope: &Scope, now: Timestamp) -> Option<&Pause> {
         self.pauses.get(scope).filter(|pause| pause.holds(now))
+    }
+
+    /// The silences that count now.
+    pub fn silences(&self, now: Timestamp) -> impl Iterator<Item = &Silence> {
+        self.silences.iter().filter(move |silence| silence.holds(now))
     }
 
     /// What is set over the files now.

@@ -138,6 +138,13 @@ pub enum Template {
 }
 
 impl Template {
+    /// As it stands in the file.
+    pub fn written(&self) -> &str {
+        match self {
+            Template::Plain(text) | Template::Mixed(text) => text,
+        }
+    }
+
     /// `${secrets.NAME}` is the same as `{{ secrets.NAME }}`.
     pub fn parse(text: &str) -> Result<Template, BadExpr> {
         let text = with_secrets_spelt_out(text)?;

@@ -58,6 +58,8 @@ pub struct Integration {
     pub retry_on: Statuses,
     pub promise: Promise,
     pub class: EffectClass,
+    /// Whether it is told in which trace it is called.
+    pub propagate_trace: bool,
 }
 
 /// What a partner does with a call that it has seen before.
@@ -180,6 +182,7 @@ impl Integration {
             retry_on: Statuses::default(),
             promise: Promise::default(),
             class: EffectClass::default(),
+            propagate_trace: false,
         }
     }
 

@@ -7,14 +7,18 @@
 //! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `approval` and `slack` (what people decide, and where they are asked), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
 //! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
 //! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
-//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `user` (who may ask) and `audit` (who did what), `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
+//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). `trace` is what collectors are told. For people: `user` (who may ask), `oidc` (who vouches for them) and `audit` (who did what), `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
+//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `alert` (what they should know now), `user` (who may ask), `oidc` (who vouches for them) and `audit` (who did what), `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
 
+pub mod alert;
 pub mod approval;
 pub mod attempt;
 pub mod audit;
 pub mod breaker;
 pub mod budget;
 pub mod call;
+pub mod change;
+pub mod checklist;
 pub mod cloudevents;
 pub mod config;
 pub mod control;
@@ -42,6 +46,7 @@ pub mod mask;
 pub mod message;
 pub mod minimise;
 mod missing;
+pub mod oidc;
 pub mod pace;
 pub mod payload;
 pub mod phone;
@@ -65,9 +70,12 @@ pub mod session;
 pub mod share;
 pub mod signature;
 pub mod slack;
+pub mod slo;
 pub mod source;
 pub mod subject;
 pub mod term;
 pub mod time;
+pub mod trace;
+pub mod trial;
 pub mod user;
 pub mod worker;

@@ -155,6 +155,12 @@ pub struct Made {
 const REMEMBERED_MAX: usize = 10_000;
 
 impl Made {
+    /// The share of the rate that was used up to now, where calls are remembered.
+    pub fn used(&self, now: Timestamp) -> Option<f64> {
+        let recent = self.calls.iter().rev().take_while(|at| now.since(**at) < self.window).count();
+        (self.count <= REMEMBERED_MAX).then(|| recent as f64 / self.count.max(1) as f64)
+    }
+
     pub fn new(rate: &Rate) -> Made {
         let window = rate.window().saturating_mul(200 + SLACK_PERCENT) / 200;
         Made { window, count: usize::try_from(rate.count().get()).unwrap_or(usize::MAX), calls: VecDeque::new() }
@@ -209,6 +215,14 @@ mod tests {
     fn e2_a_slow_rate_is_taken_one_by_one_and_a_fast_one_in_bounded_blocks() {
         assert_eq!(pace("5/min").block(), 1);
         assert_eq!(pace("1000000/s").block(), BLOCK_CALLS_MAX);
+    }
+
+    #[test]
+    fn e2_the_share_of_a_rate_that_is_used_goes_up_with_calls_and_down_with_time() {
+        let mut made = Made::new(&"4/s".parse().expect("a rate"));
+        (0..3).for_each(|nth| assert_eq!(made.hold(at(nth)), Duration::ZERO));
+        assert_eq!((made.used(at(10)), made.used(at(5_000))), (Some(0.75), Some(0.0)));
+        assert_eq!(Made::new(&"1000000/s".parse().expect("a rate")).used(at(0)), None);
     }
 
     #[test]

@@ -49,6 +49,14 @@ impl TraceId {
         TraceId((millis << Self::DICE_BITS) | (dice & ((1 << Self::DICE_BITS) - 1)))
     }
 
+    pub const fn from_bytes(bytes: [u8; 16]) -> TraceId {
+        TraceId(u128::from_be_bytes(bytes))
+    }
+
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
     /// When its event was accepted, to the millisecond.
     pub fn at(self) -> Timestamp {
         Timestamp::from_micros(i64::try_from(self.0 >> Self::DICE_BITS).unwrap_or(i64::MAX).saturating_mul(1_000))
@@ -104,7 +112,7 @@ impl About<'_> {
             put_text(&mut blob, text);
         }
         blob.put_u32(self.schema_version);
-        blob.put_u128(self.trace.0);
+        blob.put_slice(&self.trace.to_bytes());
         put_length(&mut blob, self.job_keys.len());
         for key in &self.job_keys {
             put_text(&mut blob, key);
@@ -172,7 +180,7 @@ impl Payload {
             sender: reader.text()?.into(),
             mismatch: reader.text()?.into(),
             schema_version: reader.number()?,
-            trace: TraceId(u128::from_be_bytes(reader.take(16)?.try_into().expect("sixteen bytes"))),
+            trace: TraceId::from_bytes(reader.take(16)?.try_into().expect("sixteen bytes")),
             job_keys: reader.list(Reader::text)?,
             headers: reader.list(|reader| Ok((reader.text()?.into(), reader.text()?.into())))?,
         };

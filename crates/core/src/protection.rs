@@ -53,7 +53,7 @@ impl Protection {
     }
 }
 
-fn advice(action: &Action) -> &'static str {
+pub(crate) fn advice(action: &Action) -> &'static str {
     match action {
         Action::Script(_) => "write `on_unknown: retry` if it hands IDEMPOTENCY_KEY on to a target that honours it",
         Action::Http(http) if ["GET", "HEAD", "PUT", "DELETE"].contains(&http.method.as_str()) => {

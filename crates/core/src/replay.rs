@@ -328,10 +328,10 @@ impl Tally {
 /// What is to be done about a plan that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Let so many go; from then on none before this moment.
+    /// Let so many go, each at a moment of its own.
     Release {
         most: u32,
-        next_at: Timestamp,
+        moments: Moments,
     },
     /// Look again then, or when some have ended.
     Wait {
@@ -343,7 +343,21 @@ pub enum Next {
     Finish,
 }
 
-/// `busy` of those that were let go are in work or about to be. None is let go before `next_at`.
+/// When those of a portion run: the first at its moment, and the others one after the other. A rate is kept to the job, so that those
+/// who are live never meet a whole portion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moments {
+    pub first: Timestamp,
+    pub gap: Duration,
+}
+
+impl Moments {
+    pub fn nth(&self, nth: u32) -> Timestamp {
+        self.first + self.gap * nth
+    }
+}
+
+/// `busy` of those that were let go are in work or about to be. None runs before `next_at`.
 pub fn next(terms: &Terms, tally: &Tally, busy: u64, next_at: Timestamp, now: Timestamp) -> Next {
     if tally.released <= u64::from(terms.canary) && tally.failed > 0 {
         let ended = format!("{} of {} that went first failed again", tally.failed, tally.released);
@@ -373,16 +387,21 @@ pub fn next(terms: &Terms, tally: &Tally, busy: u64, next_at: Timestamp, now: Ti
         let look = if busy > 0 { LOOK_SOON } else { LOOK };
         return Next::Wait { until: now + look };
     }
-    if next_at > now {
+    if next_at > now + EARLY {
         return Next::Wait { until: next_at };
     }
     // Moments that nobody used are lost: after a pause there is no rush.
-    let gap = gap(&terms.rate);
-    let from = next_at.max(now - LOOK);
-    let due = now.since(from).as_nanos() / gap.as_nanos().max(1) + 1;
+    let moments = Moments { first: next_at.max(now - LOOK), gap: gap(&terms.rate) };
+    let due = (now + AHEAD).since(moments.first).as_nanos() / moments.gap.as_nanos().max(1) + 1;
     let most = u32::try_from(most).unwrap_or(u32::MAX).min(PORTION).min(u32::try_from(due).unwrap_or(u32::MAX));
-    Next::Release { most, next_at: from + gap * most }
+    Next::Release { most, moments }
 }
+
+/// A portion is for the moments of so long a time: one transaction for all of them.
+const AHEAD: Duration = Duration::from_millis(40);
+
+/// Who looks so much too early need not come again.
+const EARLY: Duration = Duration::from_millis(10);
 
 /// Between two looks at a plan of which nothing can be let go at the moment.
 const LOOK: Duration = Duration::from_millis(100);
@@ -452,9 +471,10 @@ mod tests {
             let mut working: Vec<u8> = Vec::new();
             for _ in 0..10_000 {
                 match next(&terms, &tally, working.len() as u64, next_at, now) {
-                    Next::Release { most, next_at: then } => {
-                        prop_assert!((1..=PORTION).contains(&most) && then > next_at);
-                        next_at = then;
+                    Next::Release { most, moments } => {
+                        prop_assert!((1..=PORTION).contains(&most) && moments.first >= next_at);
+                        next_at = moments.nth(most);
+                        prop_assert!(next_at <= now + AHEAD + moments.gap, "not far ahead");
                         for fate in fates.by_ref().take(most as usize) {
                             if fate == 9 { tally.changed += 1 } else { tally.released += 1; working.push(fate) }
                         }
@@ -477,7 +497,7 @@ mod tests {
                 prop_assert!(working.len() <= at_once as usize);
                 prop_assert!(tally.released <= u64::from(max));
                 let ended = now.since(NOW).as_millis() / 20;
-                prop_assert!(u128::from(tally.released) <= ended + 6, "{} in {:?}", tally.released, now.since(NOW));
+                prop_assert!(u128::from(tally.released) <= ended + 8, "{} in {:?}", tally.released, now.since(NOW));
                 if tally.released > u64::from(canary) && canary > 0 {
                     prop_assert!(tally.ended() >= u64::from(canary), "they went first");
                 }

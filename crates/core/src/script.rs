@@ -68,7 +68,7 @@ pub enum Language {
 }
 
 impl Language {
-    const ALL: [Language; 3] = [Language::Node, Language::Python, Language::Bash];
+    pub const ALL: [Language; 3] = [Language::Node, Language::Python, Language::Bash];
 
     pub const fn word(self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@ use crate::minimise::Minimise;
 use crate::signature::presets::{self, BadBody, Preset};
 use crate::signature::{Request, Scheme};
 use crate::time::Timestamp;
+use crate::trace::Incoming;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -51,6 +52,10 @@ pub struct Source {
     pub takes_gzip: bool,
     /// `None`: what recognises an event is signed, or is no id.
     pub same_body: Option<SameBody>,
+    /// What is done with the trace that a sender is in.
+    pub trace: Incoming,
+    /// It is not silent for longer than this.
+    pub silence: Option<Duration>,
 }
 
 /// What a body is.
@@ -399,6 +404,8 @@ mod tests {
             content: Content::Preset,
             takes_gzip: false,
             same_body: None,
+            trace: Incoming::Link,
+            silence: None,
         }
     }
 

@@ -92,7 +92,10 @@ impl Role {
         match self {
             Role::Viewer => matches!(permission, Read),
             Role::Operator => {
-                matches!(permission, Read | Replay | Resolve | Pause | SafeMode | Drop | Settings | Budget | Schedule)
+                matches!(
+                    permission,
+                    Read | Replay | Resolve | Pause | SafeMode | Drop | Settings | Budget | Schedule | Alerts
+                )
             }
             Role::Approver => matches!(permission, Read | Approve),
             Role::Growth => matches!(permission, Read | Approve | SafeMode),
@@ -139,6 +142,8 @@ pub enum Permission {
     Budget,
     /// To let a schedule run now.
     Schedule,
+    /// To silence alerts, and to try their channels.
+    Alerts,
     /// To erase somebody's data.
     Erase,
     /// To change the keys of the store.
@@ -146,10 +151,12 @@ pub enum Permission {
     /// To give senders tokens.
     Senders,
     Users,
+    /// To make another workspace live.
+    Config,
 }
 
 impl Permission {
-    pub const ALL: [Permission; 14] = [
+    pub const ALL: [Permission; 16] = [
         Permission::Read,
         Permission::Replay,
         Permission::Resolve,
@@ -160,10 +167,12 @@ impl Permission {
         Permission::Settings,
         Permission::Budget,
         Permission::Schedule,
+        Permission::Alerts,
         Permission::Erase,
         Permission::Encryption,
         Permission::Senders,
         Permission::Users,
+        Permission::Config,
     ];
 
     pub const fn word(self) -> &'static str {
@@ -178,10 +187,12 @@ impl Permission {
             Permission::Settings => "settings",
             Permission::Budget => "budget",
             Permission::Schedule => "schedule",
+            Permission::Alerts => "alerts",
             Permission::Erase => "erase",
             Permission::Encryption => "encryption",
             Permission::Senders => "senders",
             Permission::Users => "users",
+            Permission::Config => "config",
         }
     }
 
@@ -198,10 +209,12 @@ impl Permission {
             ("setting", _) => Some(Permission::Settings),
             ("budget", _) => Some(Permission::Budget),
             ("schedule", _) => Some(Permission::Schedule),
+            ("alert", _) => Some(Permission::Alerts),
             ("data", "forget") => Some(Permission::Erase),
             ("keys", "rotate") => Some(Permission::Encryption),
             ("token", _) => Some(Permission::Senders),
             ("user", _) => Some(Permission::Users),
+            ("config", "apply" | "rollback") => Some(Permission::Config),
             // What everybody does with himself.
             ("me", "log_in" | "link" | "password") => Some(Permission::Read),
             _ => None,
@@ -320,7 +333,7 @@ mod tests {
         use Permission::*;
         let table = [
             (Role::Viewer, vec![Read]),
-            (Role::Operator, vec![Read, Replay, Resolve, Pause, SafeMode, Drop, Settings, Budget, Schedule]),
+            (Role::Operator, vec![Read, Replay, Resolve, Pause, SafeMode, Drop, Settings, Budget, Schedule, Alerts]),
             (Role::Approver, vec![Read, Approve]),
             (Role::Growth, vec![Read, SafeMode, Approve]),
             (Role::Admin, Permission::ALL.to_vec()),

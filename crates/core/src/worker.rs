@@ -147,6 +147,28 @@ pub enum Action {
 }
 
 impl Action {
+    /// What it is called in a workspace.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Action::Http(_) => "http",
+            Action::Script(_) => "script",
+            Action::Transform(_) => "transform",
+            Action::Validate(_) => "validate",
+            Action::Phone(_) => "phone",
+            Action::Geoip(_) => "geoip",
+            Action::Delay(_) => "delay",
+            Action::DedupKey(_) => "dedup_key",
+            Action::Setnx(_) => "setnx",
+            Action::Sql(_) => "sql",
+            Action::Send(_) => "send",
+            Action::Queue(_) => "queue",
+            Action::Pull(_) => "queue_pull",
+            Action::Policy(_) => "policy",
+            Action::Approval(_) => "approval",
+            Action::Parallel(_) => "parallel",
+        }
+    }
+
     /// Whom it calls, and what is done about an answer that is lost; `None` if nothing leaves the house.
     pub fn outward(&self) -> Option<(&Arc<Integration>, &Promise)> {
         match self {
@@ -181,6 +203,8 @@ pub struct HttpAction {
     pub body: HttpBody,
     pub timeout: Duration,
     pub promise: Promise,
+    /// Whether the target is told the trace.
+    pub propagate_trace: bool,
 }
 
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use crate::{
     Accepted, FireAsk, ForgetAsk, Forgotten, GrantAsk, Resolution, ResolveAsk, ReviveAsk, SteerAsk, UnknownRuling,
     VersionId,
 };
-use clinch_core::audit::{Act, Record, Who};
+use clinch_core::audit::{Act, Who};
 use clinch_core::control::Control;
 use clinch_core::sender::{Sender, TokenId};
 use clinch_core::time::Timestamp;
@@ -133,17 +133,4 @@ pub(crate) fn revoke(token: TokenId, sender: &str) -> Act {
         before: json!({ "sender": sender, "state": "live" }),
         after: json!({ "sender": sender, "state": "revoked" }),
     }
-}
-
-/// The live workspace is another than at the last start; 0: there was none.
-pub(crate) fn activate(before: i64, now: VersionId, hash: &[u8; 32], at: Timestamp) -> (Act, Record) {
-    let hash = data_encoding::HEXLOWER.encode(&hash[..6]);
-    let act = Act {
-        action: "config.activate",
-        object: "workspace".into(),
-        job: None,
-        before: if before == 0 { Value::Null } else { json!({ "version": before }) },
-        after: json!({ "version": now.0, "hash": hash }),
-    };
-    (act, Who::clinch("start").record("a server started with it", at))
 }

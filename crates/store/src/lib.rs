@@ -2,7 +2,9 @@
 //!
 //! Expected answers (`Duplicate`, `Lost`) are values. A `StoreError` means that the store could not answer.
 
+pub mod activate;
 mod acts;
+pub mod alert;
 pub mod approval;
 pub mod drop;
 pub mod moving;
@@ -32,6 +34,8 @@ use clinch_core::id::{EventId, JobId, PlanId};
 use clinch_core::job::{Change, Fence, Waits};
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::oidc::Guest;
+use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::seal::{KeyId, KeyRing};
@@ -44,11 +48,13 @@ use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use activate::{ActivateAsk, Activated, Activation};
+pub use alert::{AlertRow, Alerts};
 pub use approval::{ApprovalAsk, ApprovalRow, Asked, DecideAsk, Decided, TellAsk};
 pub use drop::{DropAsk, DropEnd};
 pub use people::{
     Holder, NewLink, NewSession, NewUser, NewUserToken, Proof, SESSIONS_MAX, Seen, USER_TOKENS_MAX, USERS_MAX,
-    UserAdded, UserRow, UserTokenMade, UserTokenRow,
+    UserAdded, UserRow, UserTokenMade, UserTokenRow, Welcomed,
 };
 use read::BudgetRow;
 pub use read::Read;
@@ -103,6 +109,8 @@ pub struct NewEvent {
     pub source: Arc<str>,
     pub version: VersionId,
     pub received_at: Timestamp,
+    /// As its payload says it: kept beside that, where lists find it and no key is needed.
+    pub trace: TraceId,
     /// `None`: never a duplicate of anything.
     pub dedup: Option<Dedup>,
     /// The status of the answer, kept so that a duplicate gets the same.
@@ -167,6 +175,7 @@ pub struct Accepted {
     pub job: JobId,
     pub status: u16,
     pub received_at: Timestamp,
+    pub trace: TraceId,
 }
 
 #[derive(Clone, Debug)]
@@ -196,6 +205,7 @@ pub struct Claim {
     pub lane: Lane,
     pub version: VersionId,
     pub received_at: Timestamp,
+    pub trace: TraceId,
     /// Failures that count against the policy.
     pub failures: u32,
     /// Attempts that ended, of all kinds.
@@ -650,6 +660,8 @@ pub trait Store: Read {
     async fn set_role(&self, name: UserName, role: Role, record: Record) -> Result<bool>;
     /// Gives a user another password, on record: whether there is one. His log-ins end.
     async fn set_password(&self, name: UserName, password: PasswordHash, record: Record) -> Result<bool>;
+    /// The user who a provider says that somebody is, on record: known, linked to who was invited, or added with the role that he is given.
+    async fn welcome(&self, guest: Guest, record: Record) -> Result<Welcomed>;
     /// Gives a user another token, on record.
     async fn make_user_token(&self, user: UserName, token: NewUserToken, record: Record) -> Result<UserTokenMade>;
     /// Takes one away, on record: whether he had it.
@@ -665,6 +677,10 @@ pub trait Store: Read {
     async fn note(&self, act: Act, record: Record) -> Result<()>;
     /// Sets what operators switch, on record. What is taken away and was not there leaves no record.
     async fn steer(&self, ask: SteerAsk) -> Result<Steered>;
+    /// Begins an alert, unless one of its name is open: which one it is. What the row says of id and version does not count.
+    async fn raise_alert(&self, alert: AlertRow) -> Result<Option<i64>>;
+    /// Changes an alert, if this is its version: whether it was. Its version is the next one then.
+    async fn mark_alert(&self, alert: AlertRow) -> Result<bool>;
     /// Makes jobs due at once that wait for this. The last that was looked at, if there may be more behind it.
     async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>>;
     /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
@@ -696,8 +712,9 @@ pub trait Store: Read {
     async fn tell_approvals(&self, ask: TellAsk) -> Result<Vec<ApprovalRow>>;
     /// People were told of these.
     async fn told_approvals(&self, ids: &[ApprovalId], now: Timestamp) -> Result<()>;
-    /// Makes a workspace known and gives it its number, on record if it is another than at the last start.
-    async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId>;
+    /// Makes a workspace live, which gets its number when it is first, on record if another was. Of those who ask at once, each
+    /// finds what the one before him did.
+    async fn activate(&self, ask: ActivateAsk) -> Result<Activated>;
     /// Removes a bounded number of rows whose time has passed.
     async fn prune(&self, now: Timestamp, retention: Retention, most: usize) -> Result<Pruned>;
 

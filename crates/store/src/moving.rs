@@ -15,6 +15,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, Fingerprint};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +38,9 @@ pub(crate) struct Facts {
     pub created: i64,
     pub expired: i64,
     pub events_expired: i64,
+    pub live_version: i64,
+    /// Whether an operator chose it.
+    pub live_chosen: i64,
     /// Where the audit ends.
     pub audit: Chain,
 }
@@ -59,6 +63,7 @@ pub(crate) struct EventPart {
     pub status: u16,
     /// How many it was accepted with; some may have outlived their retention.
     pub jobs_born: u32,
+    pub trace: TraceId,
     /// As it is stored: ids stay, so what is sealed opens there as it did here.
     pub payload: Bytes,
     pub deliveries: Vec<DeliveryRow>,
@@ -190,6 +195,7 @@ pub async fn carry(from: &Path, to: &str, now: Timestamp, mut step: impl FnMut(S
     target.take_schedules(&source.schedules()?).await?;
     carry_admissions(&source, &mut target).await?;
     carry_plans(&source, &mut target).await?;
+    target.take_rows("alert", &source.rows_of("alert", &ALERT, "id > ?1", 0)?).await?;
     target.close_books(&source.facts()?).await?;
 
     let (totals, arrived) = (source.totals()?, target.totals().await?);
@@ -258,6 +264,7 @@ const PLAN: [&str; 33] = [
     "asked",
     "lost",
 ];
+const ALERT: [&str; 7] = ["id", "name", "version", "value", "began_at", "ended_at", "rest_at"];
 const ITEM: [&str; 8] = ["plan", "no", "job", "mark", "replays", "died_at", "state", "ended_at"];
 
 /// Replays with a plan, one by one, and the dead letters that somebody wants to drop. They are few.

@@ -2,6 +2,7 @@
 
 use crate::{Act, Record};
 use clinch_core::audit::{Right, Who};
+use clinch_core::oidc::{Guest, Identity};
 use clinch_core::session::{IDLE, LASTS, Session};
 use clinch_core::time::Timestamp;
 use clinch_core::user::{ADMIN, PasswordHash, Role, TokenDigest, UserName, UserTokenId};
@@ -63,6 +64,8 @@ pub struct UserRow {
     pub added_at: Timestamp,
     pub role: Role,
     pub password: Option<PasswordHash>,
+    /// Who a provider says that it is.
+    pub identity: Option<Identity>,
 }
 
 /// A token of a user.
@@ -96,6 +99,42 @@ impl Holder {
     }
 }
 
+/// Who somebody is here whom a provider vouches for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Welcomed {
+    As(UserName),
+    /// Nobody has given him a role. If he was known, his log-ins are over.
+    NoRole,
+    /// A user has his name, and nobody said that it is he.
+    Taken,
+    /// There are as many users as may be.
+    TooMany,
+}
+
+/// What is to be done to welcome somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Welcome {
+    Nothing,
+    Change(Role),
+    /// He is the user of that name from now on, with this role if it is another.
+    Link(Option<Role>),
+    Add(Role),
+    NoRole,
+    Taken,
+}
+
+/// `known` is the user who he is, `named` the one who has his name. Nobody becomes a user who was there before because of a name.
+pub(crate) fn welcome(guest: &Guest, known: Option<&UserRow>, named: Option<&UserRow>) -> Welcome {
+    let other = |user: &UserRow| guest.role.filter(|role| *role != user.role);
+    match (known, named) {
+        (Some(_), _) if guest.role.is_none() && !guest.is_invited => Welcome::NoRole,
+        (Some(user), _) => other(user).map_or(Welcome::Nothing, Welcome::Change),
+        (None, Some(user)) if guest.is_invited && user.identity.is_none() => Welcome::Link(other(user)),
+        (None, Some(_)) => Welcome::Taken,
+        (None, None) => guest.role.map_or(Welcome::NoRole, Welcome::Add),
+    }
+}
+
 /// A link that logs somebody in, once.
 #[derive(Clone, Debug)]
 pub struct NewLink {
@@ -119,6 +158,8 @@ pub struct NewSession {
 pub enum Proof {
     /// His password was found to fit this, which must still be what is kept of it.
     Password(UserName, PasswordHash),
+    /// A provider says that it is he, who must still be this user.
+    Identity(UserName, Identity),
     /// He showed the admin token.
     Admin,
     /// He has this link, which is used up with it.
@@ -141,6 +182,7 @@ impl NewSession {
     pub(crate) fn acted(&self, session: &Session) -> (Act, Record) {
         let with = match self.proof {
             Proof::Password(..) => "password",
+            Proof::Identity(..) => "oidc",
             Proof::Admin => "admin token",
             Proof::Link(_) => "link",
         };
@@ -207,6 +249,10 @@ pub(crate) fn role_set(user: &UserRow, role: Role) -> Act {
     act("user.role", user.name.as_str(), json!({ "role": user.role.word() }), json!({ "role": role.word() }))
 }
 
+pub(crate) fn linked(user: &UserName) -> Act {
+    act("user.link", user.as_str(), json!({ "identity": false }), json!({ "identity": true }))
+}
+
 /// Of himself, or of somebody else: the one needs nothing, the other the permission.
 pub(crate) fn password_set(user: &UserRow, record: &Record) -> Act {
     let action = if record.actor == user.name.as_str() { "me.password" } else { "user.password" };
@@ -219,4 +265,37 @@ pub(crate) fn token_removed(user: &UserName, id: UserTokenId) -> Act {
 
 fn act(action: &'static str, name: &str, before: Value, after: Value) -> Act {
     Act { action, object: format!("user:{name}"), job: None, before, after }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(role: Role, identity: Option<Identity>) -> UserRow {
+        let name = "maya".parse().expect("a name");
+        UserRow { name, added_at: Timestamp::from_micros(0), role, password: None, identity }
+    }
+
+    #[test]
+    fn k1_a_name_alone_makes_nobody_a_user_who_was_there_before() {
+        let identity = Identity::of("https://id.example.com", "u-1");
+        let guest = |role, is_invited| Guest { identity, name: "maya".parse().expect("a name"), role, is_invited };
+        let (free, held) = (user(Role::Viewer, None), user(Role::Viewer, Some(Identity::of("https://x", "y"))));
+        let (admin, viewer) = (Some(Role::Admin), Some(Role::Viewer));
+        for (guest, known, named, wanted) in [
+            (guest(admin, false), None, None, Welcome::Add(Role::Admin)),
+            (guest(None, true), None, None, Welcome::NoRole),
+            (guest(admin, false), None, Some(&free), Welcome::Taken),
+            (guest(admin, true), None, Some(&free), Welcome::Link(admin)),
+            (guest(viewer, true), None, Some(&free), Welcome::Link(None)),
+            (guest(None, true), None, Some(&free), Welcome::Link(None)),
+            (guest(None, true), None, Some(&held), Welcome::Taken),
+            (guest(viewer, false), Some(&held), Some(&free), Welcome::Nothing),
+            (guest(admin, false), Some(&held), None, Welcome::Change(Role::Admin)),
+            (guest(None, true), Some(&held), None, Welcome::Nothing),
+            (guest(None, false), Some(&held), None, Welcome::NoRole),
+        ] {
+            assert_eq!(welcome(&guest, known, named), wanted, "{guest:?} {known:?} {named:?}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Questions: what console, API and CLI ask. They change nothing.
 
+use crate::alert::{AlertRow, Alerts};
 use crate::approval::{ApprovalFilter, ApprovalPage, ApprovalRow, Undecided};
 use crate::drop::DropRow;
 use crate::people::{Holder, UserRow, UserTokenRow};
@@ -16,6 +17,7 @@ use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
 use clinch_core::id::{EventId, JobId, PlanId};
 use clinch_core::job::{Waits, Word};
 use clinch_core::key::{DedupKey, EntityKey};
+use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::seal::KeyId;
 use clinch_core::sender::Sender;
@@ -23,6 +25,7 @@ use clinch_core::session::Session;
 use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
 use clinch_core::user::{TokenDigest, UserName};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +44,7 @@ pub const LATENCY_JOBS_MAX: usize = 500_000;
 pub struct JobRow {
     pub id: JobId,
     pub event: EventId,
+    pub trace: TraceId,
     pub flow: Arc<str>,
     pub queue: Arc<str>,
     pub version: VersionId,
@@ -270,6 +274,7 @@ pub struct JobPage {
 #[derive(Clone, Debug)]
 pub struct EventRow {
     pub id: EventId,
+    pub trace: TraceId,
     pub source: Arc<str>,
     pub received_at: Timestamp,
     /// The status that its sender got.
@@ -320,6 +325,7 @@ pub struct EventPage {
 #[derive(Clone, Debug)]
 pub struct EffectRow {
     pub job: JobId,
+    pub trace: TraceId,
     pub flow: Arc<str>,
     pub queue: Arc<str>,
     /// The workspace that its job runs.
@@ -373,6 +379,8 @@ pub struct Latencies {
     pub run: Vec<Duration>,
     /// Accepted to the end.
     pub end_to_end: Vec<Duration>,
+    /// How many attempts each took, in ascending order.
+    pub attempts: Vec<u32>,
     /// Whether the window held more jobs than were counted.
     pub cut: bool,
 }
@@ -417,8 +425,8 @@ impl KeyUse {
 pub struct Counts {
     pub live: Vec<(Arc<str>, Word, u64)>,
     pub dead: Vec<(Arc<str>, Reason, u64)>,
-    /// When the oldest unfinished job of each flow was accepted.
-    pub oldest: Vec<(Arc<str>, Timestamp)>,
+    /// When the oldest unfinished job of each flow and state was accepted.
+    pub oldest: Vec<(Arc<str>, Word, Timestamp)>,
     pub oldest_dead: Vec<(Arc<str>, Timestamp)>,
     /// Those that were put off, by what they wait for.
     pub waiting: Vec<Waiting>,
@@ -445,13 +453,39 @@ pub struct Health {
     /// What the operator accepted and should not forget.
     pub warning: Option<String>,
     pub bytes: u64,
+    /// Those of them that are its log.
+    pub log_bytes: u64,
     pub free_bytes: u64,
     pub pending_verbs: usize,
     pub commits: u64,
     pub commit_seconds: f64,
     /// How many commits took no longer than each of `COMMIT_SECONDS`, and longer than the one before; the last took longer.
     pub commit_times: Vec<u64>,
-    pub write_errors: u64,
+    pub errors: Errors,
+}
+
+impl Health {
+    /// How much room is left, where that is known.
+    pub fn room(&self) -> Option<u64> {
+        (self.free_bytes != u64::MAX).then_some(self.free_bytes)
+    }
+}
+
+/// What the store could not do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    pub read: u64,
+    pub write: u64,
+    pub fsync: u64,
+    /// To fold the log into the rest.
+    pub compact: u64,
+}
+
+impl Errors {
+    /// All that kept something from being written.
+    pub fn writing(&self) -> u64 {
+        self.write + self.fsync + self.compact
+    }
 }
 
 #[async_trait]
@@ -464,10 +498,14 @@ pub trait Read: Send + Sync {
     async fn events(&self, filter: EventFilter) -> Result<EventPage>;
     /// The newest events that are found by this.
     async fn found_by(&self, handle: Handle, most: usize) -> Result<Vec<EventId>>;
-    /// The events that were accepted in this millisecond, a bounded number.
-    async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>>;
+    /// The first events of this trace, if it began with them: its id says when to look.
+    async fn begun_by(&self, trace: TraceId, most: usize) -> Result<Vec<EventId>>;
+    /// The traces of these jobs, as far as they are there.
+    async fn traces(&self, jobs: Vec<JobId>) -> Result<BTreeMap<JobId, TraceId>>;
     /// What took this event in.
     async fn source_of(&self, event: EventId) -> Result<Option<String>>;
+    /// When a job that was replayed had died, the last time.
+    async fn died_at(&self, job: JobId) -> Result<Option<Timestamp>>;
     /// Effects, those of the newest jobs first.
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage>;
     /// The dead letters of these queues that wait longest, those first. Not those that only a person can decide about, nor
@@ -490,6 +528,8 @@ pub trait Read: Send + Sync {
     async fn key(&self, key: DedupKey) -> Result<Option<EventId>>;
     /// Of the newest jobs of a window, no more than so many.
     async fn latencies(&self, since: Timestamp, most: usize) -> Result<Latencies>;
+    /// The workspace that is live; none before the first start.
+    async fn live_version(&self) -> Result<Option<VersionId>>;
     async fn version_files(&self, version: VersionId) -> Result<Option<String>>;
     /// Workspaces that were live, the newest first.
     async fn versions(&self, limit: usize) -> Result<Vec<VersionRow>>;
@@ -512,6 +552,7 @@ pub trait Read: Send + Sync {
     async fn tokens(&self) -> Result<Vec<TokenRow>>;
     /// What operators have switched, by name.
     async fn controls(&self) -> Result<Vec<Control>>;
+    async fn alerts(&self, which: Alerts) -> Result<Vec<AlertRow>>;
     /// Entities that have used something of their retry budgets.
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>>;
     /// How many entities have nothing left of each budget.

@@ -2,11 +2,12 @@
 //! about what it accepted; here they only tell each other who has a key, and what its first delivery was answered.
 //!
 //! An entry is one text: `pending OWNER n` while an installation stores the event (n requests of it are at it), then
-//! `done OWNER FINGERPRINT EVENT JOB STATUS RECEIVED_AT`. Its owner is an installation, not a process: whoever shares a
+//! `done OWNER FINGERPRINT EVENT JOB STATUS RECEIVED_AT TRACE`. Its owner is an installation, not a process: whoever shares a
 //! store shares its answers.
 
 use crate::{Accepted, Held, Result, StoreError};
 use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use data_encoding::HEXLOWER;
 use redis::aio::MultiplexedConnection;
@@ -109,8 +110,9 @@ impl SharedKeys {
         ttl: Duration,
     ) -> Result<Held> {
         let fingerprint = HEXLOWER.encode(fingerprint.as_bytes());
-        let Accepted { event, job, status, received_at } = first;
-        let done = format!("done {} {fingerprint} {event} {job} {status} {}", self.owner, received_at.as_micros());
+        let Accepted { event, job, status, received_at, trace } = first;
+        let at = received_at.as_micros();
+        let done = format!("done {} {fingerprint} {event} {job} {status} {at} {trace}", self.owner);
         let kept: bool = self.run(&KEEP, key, &[done, millis(ttl)]).await?;
         Ok(if kept { Held::Held } else { Held::Lost })
     }
@@ -200,13 +202,14 @@ fn read(held: &str, owner: &str) -> Option<Hold> {
     match words.as_slice() {
         [_, of, ..] if *of == owner => Some(Hold::Ours),
         ["pending", _, _] => Some(Hold::Pending),
-        ["done", _, fingerprint, event, job, status, received_at] => Some(Hold::Done {
+        ["done", _, fingerprint, event, job, status, received_at, trace] => Some(Hold::Done {
             fingerprint: Fingerprint::from_bytes(HEXLOWER.decode(fingerprint.as_bytes()).ok()?.try_into().ok()?),
             first: Accepted {
                 event: event.parse().ok()?,
                 job: job.parse().ok()?,
                 status: status.parse().ok()?,
                 received_at: Timestamp::from_micros(received_at.parse().ok()?),
+                trace: TraceId::read(trace)?,
             },
         }),
         _ => None,
@@ -235,15 +238,19 @@ mod tests {
     #[test]
     fn b7_an_entry_says_whose_it_is_and_what_was_answered() {
         let fingerprint = "07".repeat(32);
-        let done = format!("done a1 {fingerprint} evt_01HZX5T0N8W2A job_01HZX5T0N8W2B 202 1790000000000000");
+        let done = format!(
+            "done a1 {fingerprint} evt_01HZX5T0N8W2A job_01HZX5T0N8W2B 202 1790000000000000 {}",
+            "0a".repeat(16)
+        );
         let Some(Hold::Done { fingerprint, first }) = read(&done, "b2") else { panic!("it was read otherwise") };
         assert_eq!(fingerprint, Fingerprint::from_bytes([7; 32]));
         assert_eq!((first.status, first.job.to_string().as_str()), (202, "job_01HZX5T0N8W2B"));
         assert_eq!(first.received_at.as_micros(), 1_790_000_000_000_000);
+        assert_eq!(first.trace, TraceId::from_bytes([10; 16]));
         assert_eq!(read(&done, "a1"), Some(Hold::Ours));
         assert_eq!(read("pending a1 3", "a1"), Some(Hold::Ours));
         assert_eq!(read("pending a1 3", "b2"), Some(Hold::Pending));
-        for not_ours in ["", "1", "OK", "pending", "done a1 07 evt_ job_ 202 1", "done"] {
+        for not_ours in ["", "1", "OK", "pending", "done a1 07 evt_ job_ 202 1 0a", "done"] {
             assert_eq!(read(not_ours, "b2"), None, "{not_ours}");
         }
     }

@@ -5,7 +5,7 @@ use clinch_core::audit::Right;
 use clinch_core::death::Reason;
 use clinch_core::effect::Effect;
 use clinch_core::id::{EventId, JobId, PlanId};
-use clinch_core::replay::{ItemState, Mark, PlanState, Tally, Terms};
+use clinch_core::replay::{ItemState, Mark, Moments, PlanState, Tally, Terms};
 use clinch_core::time::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -188,8 +188,8 @@ pub struct ReleaseAsk {
     /// How many had been looked at: if somebody else has let some go since, nothing is done.
     pub looked_at: u64,
     pub most: u32,
-    /// From then on none before this moment.
-    pub next_at: Timestamp,
+    /// When they run; from then on none before the moment after the last.
+    pub moments: Moments,
     pub now: Timestamp,
 }
 
@@ -199,8 +199,6 @@ pub struct Reckoned {
     pub plan: PlanRow,
     /// Of those that have not ended, how many are in work or about to be.
     pub busy: u64,
-    /// How long those that ended by now had been dead letters, if they ended well.
-    pub waited: Vec<std::time::Duration>,
 }
 
 /// A plan, as it stands.
@@ -315,6 +313,7 @@ impl StartAsk {
 pub(crate) struct InPlan {
     pub plan: PlanId,
     pub mark: Mark,
+    pub run_at: Timestamp,
 }
 
 /// Columns of a plan that are numbers, in the order of `Tally`.

@@ -45,8 +45,8 @@ pub struct QueueKept {
 
 pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<About>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
-    let (health, settings) = (house.store.health(), &house.versions.workspace.settings);
-    let live = house.versions.live;
+    let (health, settings) = (house.store.health(), &house.versions.workspace().settings);
+    let live = house.versions.live();
     let stored = house.store.version_files(live).await?.and_then(|json| Files::from_json(&json).ok());
     let version: Option<Version> = stored.as_ref().map(Files::version);
     let kept = |queue: &clinch_core::flow::Queue| QueueKept {
@@ -73,7 +73,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         }
         .into(),
         active_key: house.store.active_key().map(|key| key.to_string()),
-        queues: house.versions.workspace.queues.iter().map(kept).collect(),
+        queues: house.versions.workspace().queues.iter().map(kept).collect(),
         console_hosts: settings.console_hosts.clone(),
     }))
 }

@@ -13,6 +13,7 @@ use axum::{Extension, Json};
 use clinch_core::approval::{ApprovalId, Card, OnExpiry, PENDING, Verdict, Vote};
 use clinch_core::audit::Who;
 use clinch_core::id::JobId;
+use clinch_core::payload::TraceId;
 use clinch_store::approval::ApprovalFilter;
 use clinch_store::{ApprovalRow, DecideAsk, Decided};
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ const BULK_MAX: usize = 500;
 pub struct Approval {
     pub id: String,
     pub job_id: String,
+    /// Nothing, if its job went while it was looked at.
+    pub trace_id: Option<String>,
     pub step: String,
     pub flow: String,
     pub state: String,
@@ -168,9 +171,10 @@ pub async fn list(
         limit: query.limit(ROWS_DEFAULT)?,
     };
     let page = house.store.approvals(filter).await?;
+    let traces = house.store.traces(page.rows.iter().map(|row| row.id.job).collect()).await?;
     let mut approvals = Vec::with_capacity(page.rows.len());
     for row in &page.rows {
-        approvals.push(told(row, &people.card(&row.id).await?));
+        approvals.push(told(row, &people.card(&row.id).await?, traces.get(&row.id.job)));
     }
     let next_before = approvals.last().filter(|_| page.more).map(|last| last.id.clone());
     Ok(Json(ApprovalList { schema: "clinch.approvals.list/v1".into(), approvals, more: page.more, next_before }))
@@ -206,7 +210,7 @@ pub async fn show(
     });
     Ok(Json(ApprovalShow {
         schema: "clinch.approvals.show/v1".into(),
-        approval: told(&row, &card),
+        approval: told(&row, &card, story.as_ref().map(|story| &story.row.trace)),
         shown: facts(&card),
         votes: votes.collect(),
         audit: audit.collect(),
@@ -285,11 +289,12 @@ fn absent(id: &ApprovalId) -> Problem {
     Problem::not_found(format!("There is no approval {id}; its retention may have ended."))
 }
 
-fn told(row: &ApprovalRow, card: &Card) -> Approval {
+fn told(row: &ApprovalRow, card: &Card, trace: Option<&TraceId>) -> Approval {
     let decision = row.decision.as_ref();
     Approval {
         id: row.id.to_string(),
         job_id: row.id.job.to_string(),
+        trace_id: trace.map(TraceId::to_string),
         step: row.id.step.clone(),
         flow: row.flow.to_string(),
         state: decision.map_or(PENDING, |decision| decision.verdict.word()).into(),

@@ -7,7 +7,8 @@ use crate::clock;
 use crate::house::House;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::Method;
+use axum::http::header::{AUTHORIZATION, USER_AGENT};
 use axum::middleware::Next;
 use axum::response::Response;
 use clinch_core::audit::Who;
@@ -127,7 +128,23 @@ pub async fn may(State(route): State<Route>, request: Request, next: Next) -> Re
             format!("This token of {name} shows jobs and events of source {source} only, and does nothing else.");
         return Err(Problem::not_allowed(said));
     }
-    Ok(next.run(request).await)
+    let acts = if route.method == Method::GET { None } else { request.extensions().get::<House>().cloned() };
+    let via = via(&request, &who.origin);
+    let response = next.run(request).await;
+    if let Some(house) = acts.filter(|_| response.status().is_success()) {
+        house.metrics.acted(route.permission.word(), via);
+    }
+    Ok(response)
+}
+
+/// Where somebody acts: on a page, on the command line, or with a program of his own.
+fn via(request: &Request, origin: &str) -> &'static str {
+    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    match () {
+        () if origin.starts_with("web") => "web",
+        () if agent.starts_with("clinch/") => "cli",
+        () => "api",
+    }
 }
 
 fn bearer(header: &str) -> Option<&str> {

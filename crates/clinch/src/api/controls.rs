@@ -148,7 +148,7 @@ async fn steer(
 
 /// The live workspace, and those that jobs still run.
 pub async fn workspaces(house: &House) -> Result<Vec<Arc<Workspace>>, Problem> {
-    let mut workspaces = vec![house.versions.workspace.clone()];
+    let mut workspaces = vec![house.versions.workspace().clone()];
     for version in house.store.live_versions() {
         workspaces.extend(house.versions.get(version, &*house.store).await?);
     }

@@ -1,12 +1,12 @@
 //! Dead letters: the jobs that gave up, one by one, by reason, and by what their messages have in common.
 
-use super::effects::partner;
 use super::jobs::{FILTERS, filter};
 use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{DeadGroup, DeadGroups, Job, JobList, LastReplay, Moment};
 use crate::house::House;
 use crate::masking::rules;
+use crate::unresolved::partner;
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::audit::Who;

@@ -5,13 +5,14 @@ use super::problem::Problem;
 use super::query::Query;
 use super::shapes::Moment;
 use crate::house::House;
-use crate::telemetry::ByFlowHow;
+use crate::tracer::trace_of;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::audit::Who;
 use clinch_core::id::JobId;
+use clinch_core::payload::TraceId;
 use clinch_store::{DropAsk, DropEnd};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -54,6 +55,8 @@ pub struct DropList {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Drop {
     pub job_id: String,
+    /// Nothing, if its job went while it was looked at.
+    pub trace_id: Option<String>,
     pub flow: String,
     pub asked_at: Moment,
     pub asked_by: String,
@@ -65,8 +68,10 @@ pub struct Drop {
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<DropList>, Problem> {
     let query = Query::parse(raw.as_deref(), &["limit"])?;
     let rows = house.store.drops(query.limit(ROWS_DEFAULT)?).await?;
+    let traces = house.store.traces(rows.iter().map(|row| row.job).collect()).await?;
     let drops = rows.iter().map(|row| Drop {
         job_id: row.job.to_string(),
+        trace_id: traces.get(&row.job).map(TraceId::to_string),
         flow: row.flow.to_string(),
         asked_at: Moment(row.at),
         asked_by: row.actor.clone(),
@@ -130,8 +135,9 @@ async fn each(
             Verb::TakeBack => house.store.undrop(ask).await?,
         };
         if let DropEnd::Dropped { flow } = &end {
-            tracing::info!(job.id = %job, "{job} was dropped by {}", who.name);
-            house.metrics.dead_left.get_or_create(&ByFlowHow { flow: flow.into(), how: "dropped".into() }).inc();
+            let trace = trace_of(&house, job).await;
+            tracing::info!(job.id = %job, trace.id = trace, "{job} was dropped by {}", who.name);
+            house.metrics.dropped(flow);
         }
         let (outcome, said) = told(&end);
         jobs.push(DropDone { job_id: job.to_string(), outcome: outcome.into(), said });

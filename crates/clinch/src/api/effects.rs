@@ -10,6 +10,8 @@ use super::shapes::{
 };
 use crate::house::House;
 use crate::inquiry::{Finding, Inquiry};
+use crate::tracer::trace_of;
+use crate::unresolved::partner;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
@@ -17,11 +19,9 @@ use axum::{Extension, Json};
 use clinch_core::audit::Who;
 use clinch_core::effect::{EffectId, EffectWord};
 use clinch_core::id::JobId;
-use clinch_core::job::Word;
 use clinch_store::read::{EffectFilter, JobStory};
 use clinch_store::resolve::Standing;
-use clinch_store::{Resolution, Resolved, VersionId, read};
-use std::collections::BTreeMap;
+use clinch_store::{Resolution, Resolved, read};
 use std::sync::Arc;
 
 const ROWS_DEFAULT: usize = 50;
@@ -68,32 +68,13 @@ fn told(row: &read::EffectRow, integration: Option<String>) -> EffectRow {
     EffectRow {
         id: row.id().to_string(),
         job_id: row.job.to_string(),
+        trace_id: row.trace.to_string(),
         job_state: row.word.as_str().into(),
         flow: row.flow.to_string(),
         integration,
         effect: Effect::from(&row.effect),
         late_done: row.late_done,
     }
-}
-
-/// Whom the step calls, by the workspace that its job runs: the ledger itself is spared the name.
-pub async fn partner(house: &House, version: VersionId, queue: &str, step: &str) -> Result<Option<String>, Problem> {
-    let workspace = house.versions.get(version, &*house.store).await?;
-    let partner = workspace.as_deref().and_then(|workspace| workspace.partner_of(queue, step));
-    Ok(partner.map(|partner| partner.name.to_string()))
-}
-
-/// How many effects of each integration are unknown in a dead letter: there a person is needed. As many as one list has.
-pub async fn unresolved(house: &House) -> Result<BTreeMap<String, i64>, Problem> {
-    let partners = house.versions.workspace.partners();
-    let mut counted: BTreeMap<String, i64> = partners.map(|partner| (partner.name.to_string(), 0)).collect();
-    let filter =
-        EffectFilter { state: Some(EffectWord::Unknown), limit: read::LIST_ROWS_MAX, ..EffectFilter::default() };
-    for row in house.store.effects(filter).await?.rows.iter().filter(|row| row.word == Word::Dead) {
-        let partner = partner(house, row.version, &row.queue, &row.effect.name).await?;
-        *counted.entry(partner.unwrap_or_else(|| "not known any more".into())).or_default() += 1;
-    }
-    Ok(counted)
 }
 
 pub async fn show(
@@ -148,7 +129,7 @@ pub async fn verify(
         Finding::NoAnswer(why) => ("no_answer", None, Some(why)),
         Finding::CannotBeAsked(why) => ("cannot_be_asked", None, Some(why)),
     };
-    tracing::info!(job.id = %id.job, "effect {id} was verified: {found}");
+    tracing::info!(job.id = %id.job, trace.id = %story.row.trace, "effect {id} was verified: {found}");
     Ok(Json(EffectVerified {
         schema: "clinch.effects.verify/v1".into(),
         id: id.to_string(),
@@ -189,7 +170,8 @@ pub async fn resolve(
     };
     match house.store.resolve(asked).await? {
         Resolved::Resolved(standing) => {
-            tracing::info!(job.id = %id.job, "effect {id} was resolved by a person");
+            let trace = trace_of(&house, id.job).await;
+            tracing::info!(job.id = %id.job, trace.id = trace, "effect {id} was resolved by a person");
             Ok(Json(answer(true, standing)))
         }
         Resolved::Before(standing) => Ok(Json(answer(false, standing))),

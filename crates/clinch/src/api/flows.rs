@@ -1,6 +1,7 @@
 //! Flows, playbooks and schedules: what starts them, their steps, the workspaces in which they were live, and what is different
 //! between two of these. Files are the source of truth; nothing is edited here.
 
+use super::config::{ChangeShow, Compared, LiveBy, difference, in_flight, live_by};
 use super::problem::Problem;
 use super::query::Query;
 use super::shapes::{self, Moment};
@@ -10,7 +11,7 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use clinch_core::config::{Files, Version, Workspace};
 use clinch_core::diff::{self, Line};
-use clinch_core::worker::{Action, Step, Worker};
+use clinch_core::worker::{Step, Worker};
 use clinch_store::VersionId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// So many of the newest workspaces are told.
-const VERSIONS_MAX: usize = 100;
+pub(super) const VERSIONS_MAX: usize = 100;
 /// What counts for all flows.
 const SHARED: [&str; 3] = ["clinch.yml", "queues.yml", "policies.yml"];
 
@@ -58,6 +59,8 @@ pub struct VersionShow {
     pub live: bool,
     /// Unfinished jobs that run it.
     pub unfinished: u64,
+    /// Who made it live the last time, and why; null where that is too long ago.
+    pub by: Option<LiveBy>,
 }
 
 /// `clinch.flows.show/v1`
@@ -114,6 +117,8 @@ pub struct FlowDiff {
     pub name: String,
     pub from: String,
     pub to: String,
+    /// What it means, as far as these files say it; risks first.
+    pub changes: Vec<ChangeShow>,
     /// Those that are not the same.
     pub files: Vec<FileDiff>,
 }
@@ -139,8 +144,8 @@ pub struct LineShow {
 pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<FlowList>, Problem> {
     Query::parse(raw.as_deref(), &[])?;
     let unfinished = house.store.unfinished().await?;
-    let workspace = &house.versions.workspace;
-    let files = files_of(&house, house.versions.live).await?;
+    let workspace = &house.versions.workspace();
+    let files = files_of(&house, house.versions.live()).await?;
     let row = |(name, kind): (String, &'static str)| FlowRow {
         file: own_file(&files, &name),
         starts: starts(workspace, &name),
@@ -151,7 +156,7 @@ pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
     };
     Ok(Json(FlowList {
         schema: "clinch.flows.list/v1".into(),
-        version: shapes::version(house.versions.live),
+        version: shapes::version(house.versions.live()),
         flows: named(workspace).into_iter().map(row).collect(),
         versions: versions(&house, |_| true, &unfinished).await?,
     }))
@@ -163,7 +168,7 @@ pub async fn show(
     RawQuery(raw): RawQuery,
 ) -> Result<Json<FlowShow>, Problem> {
     let query = Query::parse(raw.as_deref(), &["version"])?;
-    let version = query.text("version").map_or(Ok(house.versions.live), version_of)?;
+    let version = query.text("version").map_or(Ok(house.versions.live()), version_of)?;
     let workspace = house.versions.get(version, &*house.store).await?.ok_or_else(no_version)?;
     let Some((_, kind)) = named(&workspace).into_iter().find(|(known, _)| *known == name) else {
         let known: Vec<String> = named(&workspace).into_iter().map(|(name, _)| name).collect();
@@ -205,16 +210,23 @@ pub async fn compare(
             paths.extend(related(files, &workspace, &name));
         }
     }
+    let files = paths.iter().filter_map(|path| file_diff(path, old.text(path), new.text(path))).collect();
+    let jobs = in_flight(&house).await?;
+    let side = |version: VersionId, files: Files| Compared { name: shapes::version(version), files };
+    // One that this version cannot read any more has lines, and no meaning.
+    let told = difference(side(from, old), side(to, new), Some(&jobs)).map_or_else(|_| Vec::new(), |told| told.changes);
+    let is_here = |change: &ChangeShow| change.at.iter().chain(&change.was_at).any(|place| paths.contains(&place.file));
     Ok(Json(FlowDiff {
         schema: "clinch.flows.diff/v1".into(),
         from: shapes::version(from),
         to: shapes::version(to),
-        files: paths.iter().filter_map(|path| file_diff(path, text_of(&old, path), text_of(&new, path))).collect(),
+        changes: told.into_iter().filter(is_here).collect(),
+        files,
         name,
     }))
 }
 
-fn version_of(text: &str) -> Result<VersionId, Problem> {
+pub(super) fn version_of(text: &str) -> Result<VersionId, Problem> {
     let number = text.strip_prefix('v').unwrap_or(text).parse().map(VersionId);
     number.map_err(|_| Problem::bad_query(format!("`{text}` is not a version; write one like v42.")))
 }
@@ -225,13 +237,9 @@ fn no_version() -> Problem {
     )
 }
 
-async fn files_of(house: &House, version: VersionId) -> Result<Files, Problem> {
+pub(super) async fn files_of(house: &House, version: VersionId) -> Result<Files, Problem> {
     let json = house.store.version_files(version).await?.ok_or_else(no_version)?;
     Files::from_json(&json).map_err(|_| no_version())
-}
-
-fn text_of<'a>(files: &'a Files, path: &str) -> Option<&'a str> {
-    files.0.iter().find(|(known, _)| known == path).map(|(_, text)| text.as_str())
 }
 
 /// Line by line: what is masked stays where it is.
@@ -239,7 +247,7 @@ fn masked(text: &str) -> String {
     text.lines().map(|line| rules().text(line)).collect::<Vec<_>>().join("\n")
 }
 
-fn file_diff(path: &str, old: Option<&str>, new: Option<&str>) -> Option<FileDiff> {
+pub(super) fn file_diff(path: &str, old: Option<&str>, new: Option<&str>) -> Option<FileDiff> {
     let change = match (old, new) {
         (None, None) => return None,
         (Some(old), Some(new)) if old == new => return None,
@@ -322,33 +330,12 @@ fn worker_show(workspace: &Workspace, worker: &Worker) -> WorkerShow {
 fn step_show(workspace: &Workspace, step: &Step) -> StepShow {
     StepShow {
         name: step.name.to_string(),
-        does: word(&step.action).into(),
+        does: step.action.word().into(),
         integration: step.action.outward().map(|(partner, _)| partner.name.to_string()),
         conditional: step.when.is_some(),
         each: step.each.is_some(),
         compensated: step.compensate.is_some(),
         policies: workspace.policies_over(step).map(|policy| policy.name.to_string()).collect(),
-    }
-}
-
-fn word(action: &Action) -> &'static str {
-    match action {
-        Action::Http(_) => "http",
-        Action::Script(_) => "script",
-        Action::Transform(_) => "transform",
-        Action::Validate(_) => "validate",
-        Action::Phone(_) => "phone",
-        Action::Geoip(_) => "geoip",
-        Action::Delay(_) => "delay",
-        Action::DedupKey(_) => "dedup_key",
-        Action::Setnx(_) => "setnx",
-        Action::Sql(_) => "sql",
-        Action::Send(_) => "send",
-        Action::Queue(_) => "queue",
-        Action::Pull(_) => "queue_pull",
-        Action::Policy(_) => "policy",
-        Action::Approval(_) => "approval",
-        Action::Parallel(_) => "parallel",
     }
 }
 
@@ -362,12 +349,14 @@ async fn versions(
         own.map(|(.., jobs)| jobs).sum()
     };
     let rows = house.store.versions(VERSIONS_MAX).await?;
+    let by = live_by(house).await?;
     let told = |row: &clinch_store::read::VersionRow| VersionShow {
         version: shapes::version(row.id),
         hash: Version::from_bytes(row.hash).to_string(),
         at: Moment(row.at),
-        live: row.id == house.versions.live,
+        live: row.id == house.versions.live(),
         unfinished: jobs(row.id),
+        by: by.get(&row.id).cloned(),
     };
     Ok(rows.iter().map(told).collect())
 }

@@ -1,13 +1,9 @@
-//! Is it alive, can it work, and what it has counted.
+//! Is it alive, and can it work.
 
-use super::effects;
-use super::problem::Problem;
 use crate::house::House;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 /// The process runs; nothing more is said.
@@ -24,17 +20,4 @@ pub async fn ready(State(house): State<House>) -> (StatusCode, Json<Value>) {
         (None, Some(warning)) => (StatusCode::OK, Json(json!({ "status": "ready", "warning": warning }))),
         (Some(why), _) => (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "not ready", "why": why }))),
     }
-}
-
-/// Open like health: its labels come from the workspace or from fixed lists, never from an event.
-pub async fn metrics(State(house): State<House>) -> Result<impl IntoResponse, Problem> {
-    let (counts, now) = (house.store.counts().await?, house.clock.now());
-    house.metrics.show_unresolved(&effects::unresolved(&house).await?);
-    house.metrics.show_exhausted(&house.versions.now(), &house.store.exhausted(now).await?);
-    let controls = house.controls.get();
-    house.metrics.show_controls(&controls, now);
-    house.metrics.show_live(controls.live(now).count(), house.versions.state().refused.len());
-    house.metrics.show_approvals(&house.store.approvals_waiting().await?, now);
-    let text = house.metrics.render(&counts, &house.store.health(), now);
-    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }

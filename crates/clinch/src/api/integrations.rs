@@ -2,7 +2,6 @@
 //! this node has seen; what is paused and what waits is of all nodes.
 
 use super::controls::Pause;
-use super::effects;
 use super::latency::nearest_rank;
 use super::overview::window_of;
 use super::problem::Problem;
@@ -11,6 +10,7 @@ use super::safe_mode::SafeMode;
 use super::shapes::Moment;
 use crate::house::House;
 use crate::partners::{CircuitNow, Outlook, Seen};
+use crate::unresolved;
 use axum::extract::{Path, RawQuery, State};
 use axum::{Extension, Json};
 use clinch_core::breaker::BreakerRule;
@@ -58,15 +58,21 @@ pub struct Integration {
     pub failed: u64,
     /// The share of the others.
     pub ok: Option<f64>,
-    /// How long the newest calls took, in seconds.
+    /// How long the newest calls took, in seconds: the partner's time.
     pub p50: Option<f64>,
     pub p95: Option<f64>,
     pub p99: Option<f64>,
+    /// How long these had waited for our own limits before, in seconds.
+    pub wait_p50: Option<f64>,
+    pub wait_p95: Option<f64>,
+    pub wait_p99: Option<f64>,
     /// Calls under way on this node.
     pub in_flight: usize,
     /// How many may be, on all nodes together.
     pub concurrency: Option<usize>,
     pub rate: Option<String>,
+    /// The share of it that this node uses now, 0 to 1.
+    pub rate_used: Option<f64>,
     /// Jobs of its flows that wait for a circuit, a limit or the end of a pause.
     pub waiting: u64,
     /// Effects of unknown outcome that need a person.
@@ -134,7 +140,7 @@ pub async fn show(
 async fn all(house: &House, partners: &dyn Outlook, window: Duration) -> Result<Vec<Integration>, Problem> {
     let now = house.clock.now();
     let counts = house.store.counts().await?;
-    let unresolved = effects::unresolved(house).await?;
+    let unresolved = unresolved::count(house).await?;
     let mut seen: BTreeMap<Arc<str>, Seen> =
         partners.partners(now, window).into_iter().map(|seen| (seen.name.clone(), seen)).collect();
     let workspace = house.versions.now();
@@ -163,9 +169,11 @@ fn integration(
         counts.waiting.iter().filter(|one| is_held(one.waits) && flows.iter().any(|flow| **flow == *one.flow));
     let scope = Scope::Integration(partner.name.clone());
     let mut modes = controls.safe_modes().iter().filter(|mode| mode.is_on(now));
-    let took = seen.as_ref().map_or(&[][..], |seen| &seen.took);
-    let at = |percentile| nearest_rank(took, percentile).map(|span| span.as_secs_f64());
-    let (calls, failed) = seen.as_ref().map_or((0, 0), |seen| (seen.calls, seen.failed));
+    let made = seen.as_ref().map(|seen| seen.calls.clone()).unwrap_or_default();
+    let of = |spans: &[Duration], percentile| nearest_rank(spans, percentile).map(|span| span.as_secs_f64());
+    let at = |percentile| of(&made.took, percentile);
+    let waited = |percentile| of(&made.waited, percentile);
+    let (calls, failed) = (made.all, made.failed);
     Integration {
         declared: workspace.integration(&partner.name).is_some(),
         class: partner.class.word().into(),
@@ -175,6 +183,10 @@ fn integration(
         p50: at(50.0),
         p95: at(95.0),
         p99: at(99.0),
+        wait_p50: waited(50.0),
+        wait_p95: waited(95.0),
+        wait_p99: waited(99.0),
+        rate_used: seen.as_ref().and_then(|seen| seen.rate_used),
         in_flight: seen.as_ref().map_or(0, |seen| seen.in_flight),
         concurrency: partner.concurrency,
         rate: partner.rate.as_ref().map(ToString::to_string),
@@ -210,7 +222,7 @@ fn circuit(rule: BreakerRule, seen: Option<CircuitNow>) -> CircuitShow {
 }
 
 /// The flows that put jobs into the queue of a worker with such a step, and schedules that run one.
-fn flows_calling(workspace: &Workspace, partner: &str) -> Vec<String> {
+pub fn flows_calling(workspace: &Workspace, partner: &str) -> Vec<String> {
     let calls = |action: &Action| action.outward().is_some_and(|(called, _)| *called.name == *partner);
     let mut flows: Vec<String> = Vec::new();
     for worker in workspace.workers.iter().filter(|worker| worker.actions().any(calls)) {

@@ -9,6 +9,7 @@ use super::shapes::{Attempt, Audit, Delivery, Entrance, Event, Job, JobList, Job
 use super::shapes::{ReplayAsk, ReplayOn, Replayed, Ruling};
 use crate::house::House;
 use crate::masking::rules;
+use crate::tracer::trace_of;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
@@ -106,7 +107,7 @@ pub async fn show(
     }
     let workspace = house.versions.get(story.row.version, &*house.store).await?;
     let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&story.row.queue));
-    Ok(Json(told(&story, worker, &house.versions.workspace)))
+    Ok(Json(told(&story, worker, &house.versions.workspace())))
 }
 
 /// Whether he may see this event: a token may be for those of one source only.
@@ -145,7 +146,7 @@ pub async fn replay(
             record: who.record(ask.reason, house.clock.now()),
             version: match ask.config {
                 ReplayOn::Original => None,
-                ReplayOn::Live => Some(house.versions.live),
+                ReplayOn::Live => Some(house.versions.live()),
             },
             unknown: ask.unknown.map(|ruling| match ruling {
                 Ruling::Resend => UnknownRuling::Resend,
@@ -162,7 +163,8 @@ pub async fn replay(
     };
     match revived {
         Revived::Revived { replays } => {
-            tracing::info!(job.id = %id, "job {id} is replayed (replay {replays})");
+            let trace = trace_of(&house, id).await;
+            tracing::info!(job.id = %id, trace.id = trace, "job {id} is replayed (replay {replays})");
             Ok(Json(told(true, Word::Queued, replays)))
         }
         Revived::NotDead { state } => {
@@ -272,7 +274,7 @@ fn told(story: &JobStory, worker: Option<&Worker>, live: &Workspace) -> JobShow 
             tenant: rules().text(&payload.about.tenant),
             sender: Some(payload.about.sender.to_string()).filter(|sender| !sender.is_empty()),
             schema_version: payload.about.schema_version,
-            trace_id: payload.about.trace.to_string(),
+            trace_id: story.row.trace.to_string(),
             received_at: Moment(story.row.received_at),
         }),
         answer_status: story.answer_status,

@@ -25,7 +25,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         return Err(Problem::bad_query(format!("key: write the key to look for, 1 to {KEY_BYTES_MAX} bytes.")));
     }
     let tenant = query.text("tenant").unwrap_or(TENANT_DEFAULT);
-    let scopes = scopes(&house.versions.workspace, query.text("flow"))?;
+    let scopes = scopes(&house.versions.workspace(), query.text("flow"))?;
     let pepper = Pepper::new(house.store.pepper());
     let mut found = Vec::new();
     for scope in &scopes {
@@ -44,7 +44,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
 pub async fn holders(house: &House, key: &str, flow: Option<&str>) -> Result<Vec<EventId>, Problem> {
     let pepper = Pepper::new(house.store.pepper());
     let mut found = Vec::new();
-    for scope in scopes(&house.versions.workspace, flow)? {
+    for scope in scopes(&house.versions.workspace(), flow)? {
         found.extend(house.store.key(DedupKey::scoped(&pepper, TENANT_DEFAULT, &scope.name, key)).await?);
     }
     Ok(found)
@@ -180,6 +180,7 @@ mod tests {
     use clinch_core::audit::{Act, Chain, Who};
     use clinch_core::id::JobId;
     use clinch_core::job::Word;
+    use clinch_core::payload::TraceId;
     use clinch_core::time::Timestamp;
     use clinch_store::VersionId;
     use clinch_store::read::{AttemptRow, DeliveryRow, JobRow};
@@ -196,6 +197,7 @@ mod tests {
             row: JobRow {
                 id: JobId::from_number(2),
                 event: EventId::from_number(1),
+                trace: TraceId(1),
                 flow: "f".into(),
                 queue: "q".into(),
                 version: VersionId(1),

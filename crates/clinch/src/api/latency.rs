@@ -3,7 +3,7 @@
 
 use super::problem::Problem;
 use super::query::Query;
-use super::shapes::{Bucket, Latency, Moment, Percentile, Stage};
+use super::shapes::{Attempts, Bucket, Latency, Moment, Percentile, Stage};
 use crate::house::House;
 use axum::Json;
 use axum::extract::{RawQuery, State};
@@ -40,6 +40,7 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
             stage("wait", &found.wait, &asked),
             stage("run", &found.run, &asked),
         ],
+        attempts: attempts(&found.attempts),
     }))
 }
 
@@ -64,8 +65,13 @@ fn stage(name: &str, ascending: &[Duration], asked: &[f64]) -> Stage {
     }
 }
 
+fn attempts(ascending: &[u32]) -> Attempts {
+    let at = |percentile| nearest_rank(ascending, percentile);
+    Attempts { p50: at(50.0), p95: at(95.0), p99: at(99.0), max: at(100.0) }
+}
+
 /// The smallest value that this share of all does not exceed.
-pub fn nearest_rank(ascending: &[Duration], percentile: f64) -> Option<Duration> {
+pub fn nearest_rank<T: Copy>(ascending: &[T], percentile: f64) -> Option<T> {
     let rank = (percentile / 100.0 * ascending.len() as f64).ceil() as usize;
     ascending.get(rank.clamp(1, ascending.len().max(1)) - 1).copied()
 }
@@ -105,7 +111,14 @@ mod tests {
         check(100.0, 100);
         check(0.001, 1);
         assert_eq!(nearest_rank(&millis(&[7]), 99.0), Some(Duration::from_millis(7)));
-        assert_eq!(nearest_rank(&[], 99.0), None);
+        assert_eq!(nearest_rank::<Duration>(&[], 99.0), None);
+    }
+
+    #[test]
+    fn h1_attempts_have_percentiles_too() {
+        let told = attempts(&[1, 1, 1, 2, 9]);
+        assert_eq!((told.p50, told.p95, told.max), (Some(1), Some(9), Some(9)));
+        assert_eq!(attempts(&[]), Attempts::default());
     }
 
     #[test]

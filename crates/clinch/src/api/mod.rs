@@ -3,13 +3,16 @@
 //! workspace and never from an event.
 
 pub mod about;
+pub mod alerts;
 pub mod approvals;
 mod audit;
 pub mod auth;
 mod budgets;
+pub mod config;
 pub mod controls;
 pub mod dead;
 pub mod drops;
+pub mod dry_run;
 mod effects;
 mod encryption;
 mod events;
@@ -21,12 +24,16 @@ mod keys;
 mod latency;
 mod ledger;
 pub mod me;
+mod metrics;
+pub mod needs;
+pub mod objective;
 mod once;
 pub mod openapi;
 pub mod overview;
 mod problem;
 mod query;
 pub mod replays;
+pub mod runbooks;
 pub mod safe_mode;
 mod schedules;
 mod search;
@@ -40,6 +47,8 @@ pub mod users;
 pub use auth::AdminToken;
 pub use jobs::REASON_CHARS_MAX;
 
+use crate::alarms::Alarms;
+use crate::forecast::Forecast;
 use crate::house::House;
 use crate::inquiry::Inquiry;
 use crate::partners::Outlook;
@@ -61,34 +70,35 @@ use std::sync::Arc;
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// The routes of the API, each with what it needs. A caller is taken from the request: who asks from inside the house says who
-/// asks. `partners` is who can be asked whether an effect was done; `outlook`, what is seen of them; `people`, what those see who
-/// decide.
-pub fn routes(
-    house: House,
-    sessions: Arc<Sessions>,
-    partners: Arc<dyn Inquiry>,
-    outlook: Arc<dyn Outlook>,
-    people: Arc<dyn People>,
-) -> Router {
-    finish(table().router, house, sessions, partners, outlook, people)
+/// asks.
+pub fn routes(house: House, sessions: Arc<Sessions>, outside: Outside) -> Router {
+    finish(table().router, house, sessions, outside)
+}
+
+/// Who is asked what the store does not know.
+#[derive(Clone)]
+pub struct Outside {
+    /// Whether an effect was done.
+    pub partners: Arc<dyn Inquiry>,
+    /// What is seen of the partners.
+    pub outlook: Arc<dyn Outlook>,
+    /// What those see who decide.
+    pub people: Arc<dyn People>,
+    /// Whether they would hear an alarm.
+    pub alarms: Arc<dyn Alarms>,
+    /// What would be done for an event.
+    pub forecast: Arc<dyn Forecast>,
 }
 
 /// The same for those outside, who show a token; and what is open to all.
-pub fn router(
-    house: House,
-    token: AdminToken,
-    sessions: Arc<Sessions>,
-    partners: Arc<dyn Inquiry>,
-    outlook: Arc<dyn Outlook>,
-    people: Arc<dyn People>,
-) -> Router {
+pub fn router(house: House, token: AdminToken, sessions: Arc<Sessions>, outside: Outside) -> Router {
     let router = table()
         .router
         .route_layer(from_fn_with_state((token, house.clone()), auth::require))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
-        .route("/metrics", get(health::metrics));
-    finish(router, house, sessions, partners, outlook, people)
+        .route("/metrics", get(metrics::show));
+    finish(router, house, sessions, outside)
 }
 
 fn table() -> Routes {
@@ -124,10 +134,23 @@ fn table() -> Routes {
         .post("/api/v1/approvals/decide", Approve, approvals::decide_many)
         .get("/api/v1/approvals/{job}/{step}", Read, approvals::show)
         .post("/api/v1/approvals/{job}/{step}/decide", Approve, approvals::decide)
+        .get("/api/v1/alerts", Read, alerts::list)
+        .get("/api/v1/alerts/history", Read, alerts::history)
+        .get("/api/v1/alerts/rules", Read, alerts::rules)
+        .post("/api/v1/alerts/silences", Alerts, alerts::silence)
+        .post("/api/v1/alerts/silences/{name}/end", Alerts, alerts::unsilence)
+        .post("/api/v1/alerts/channels/{name}/test", Alerts, alerts::test)
+        .get("/api/v1/runbooks", Read, runbooks::list)
+        .get("/api/v1/runbooks/{name}", Read, runbooks::show)
         .get("/api/v1/about", Read, about::show)
         .get("/api/v1/flows", Read, flows::list)
         .get("/api/v1/flows/{name}", Read, flows::show)
         .get("/api/v1/flows/{name}/diff", Read, flows::compare)
+        .get("/api/v1/config", Read, config::show)
+        .post("/api/v1/config/diff", Read, config::diff)
+        .post("/api/v1/config/dry-run", Read, dry_run::run)
+        .post("/api/v1/config/apply", Config, config::apply)
+        .post("/api/v1/config/rollback", Config, config::roll_back)
         .get("/api/v1/integrations", Read, integrations::list)
         .get("/api/v1/integrations/{name}", Read, integrations::show)
         .get("/api/v1/stream", Read, stream::listen)
@@ -174,23 +197,18 @@ fn table() -> Routes {
         .get("/api/v1/openapi.json", Read, openapi::show)
 }
 
-fn finish(
-    router: Router<House>,
-    house: House,
-    sessions: Arc<Sessions>,
-    partners: Arc<dyn Inquiry>,
-    outlook: Arc<dyn Outlook>,
-    people: Arc<dyn People>,
-) -> Router {
+fn finish(router: Router<House>, house: House, sessions: Arc<Sessions>, outside: Outside) -> Router {
     router
         .route("/api/{*path}", any(unknown_path))
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(map_response(harden))
         .layer(Extension(sessions))
-        .layer(Extension(partners))
-        .layer(Extension(outlook))
-        .layer(Extension(people))
+        .layer(Extension(outside.partners))
+        .layer(Extension(outside.outlook))
+        .layer(Extension(outside.people))
+        .layer(Extension(outside.alarms))
+        .layer(Extension(outside.forecast))
         .layer(Extension(house.clone()))
         .with_state(house)
 }
@@ -203,6 +221,13 @@ pub struct Route {
     pub permission: Permission,
     /// Whether it is open to a token of one source.
     pub of_source: bool,
+}
+
+impl Route {
+    /// The largest body that it takes: a workspace is larger than a command.
+    fn body_bytes_max(&self) -> usize {
+        if self.path.starts_with("/api/v1/config/") { config::FILES_BYTES_MAX } else { BODY_BYTES_MAX }
+    }
 }
 
 /// Every route there is.
@@ -250,6 +275,7 @@ impl Routes {
     }
 
     fn at(mut self, route: Route, handler: MethodRouter<House>) -> Routes {
+        let handler = handler.layer(DefaultBodyLimit::max(route.body_bytes_max()));
         // Who may not is told so before anything is looked up under his key.
         let handler = match route.method {
             Method::GET => handler,

@@ -1,8 +1,8 @@
 //! `Idempotency-Key` on our own commands: under one key a command is carried out once, and its answer is given again, so that
 //! whoever lost an answer may ask again.
 
+use super::Route;
 use super::problem::Problem;
-use super::{BODY_BYTES_MAX, Route};
 use crate::house::House;
 use axum::Extension;
 use axum::body::{Body, Bytes, to_bytes};
@@ -42,7 +42,7 @@ pub async fn keep(
 ) -> Result<Response, Problem> {
     let Some(key) = key_of(request.headers())? else { return Ok(next.run(request).await) };
     let (head, body) = request.into_parts();
-    let body = to_bytes(body, BODY_BYTES_MAX).await.map_err(|_| Problem::too_large())?;
+    let body = to_bytes(body, route.body_bytes_max()).await.map_err(|_| Problem::too_large())?;
     let (pepper, now) = (Pepper::new(house.store.pepper()), house.clock.now());
     let turn = u64::try_from(house.clock.random() >> 64).unwrap_or(0);
     let ask = CallAsk {

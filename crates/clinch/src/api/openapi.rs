@@ -2,10 +2,15 @@
 //! fails a test.
 
 use super::about::About;
+use super::alerts::{
+    AlertHistory, AlertList, ChannelTested, RuleList, SilenceAsk, SilenceSet, UnsilenceAsk, Unsilenced,
+};
 use super::approvals::{ApprovalList, ApprovalShow, BulkAsk, BulkVoted, VoteAsk, Voted};
+use super::config::{ApplyAsk, ConfigApplied, ConfigDiff, ConfigShow, DiffAsk, RollbackAsk};
 use super::controls::{PauseAsk, PauseList, PauseSet, ResumeAsk, Resumed};
 use super::dead::DeadShapes;
 use super::drops::{DropList, DropsAsk, DropsDone};
+use super::dry_run::{DryRun, DryRunAsk};
 use super::flows::{FlowDiff, FlowList, FlowShow};
 use super::integrations::{IntegrationList, IntegrationShow};
 use super::me::{LoginLink, MeShow, OwnPasswordAsk, PasswordSet};
@@ -13,6 +18,7 @@ use super::overview::WINDOWS;
 use super::problem::Told;
 use super::query::Query;
 use super::replays::{PlanAsk, PlanJobs, PlanList, PlanShow, PlanStart, PlanTurn};
+use super::runbooks::{RunbookList, RunbookShow};
 use super::safe_mode::{SafeModeOff, SafeModeOn, SafeModeSet, SafeModeShow};
 use super::settings::{SettingAsk, SettingList, SettingRollback, SettingSet, SettingShow, SettingUnset};
 use super::shapes::*;
@@ -282,6 +288,7 @@ fn describe(book: &mut Book) {
     house(book);
     controls(book);
     people(book);
+    alerts(book);
     let document = json!({"type": "object"});
     book.add("get", "/api/v1/openapi.json", "This document", &[], None, document);
 }
@@ -296,6 +303,14 @@ fn jobs(book: &mut Book) {
     book.get::<FlowShow>("/api/v1/flows/{name}", "Steps, files and versions of a flow", &[version]);
     let versions = [must("from", Kind::Text, "Such as `v41`."), must("to", Kind::Text, "Such as `v42`.")];
     book.get::<FlowDiff>("/api/v1/flows/{name}/diff", "What is different between two versions", &versions);
+    book.get::<ConfigShow>("/api/v1/config", "Which workspace is live, who made it so and why", &[]);
+    book.post::<DryRunAsk, DryRun>(
+        "/api/v1/config/dry-run",
+        "What would be done for events, compared with another workspace",
+    );
+    book.post::<ApplyAsk, ConfigApplied>("/api/v1/config/apply", "Make files live");
+    book.post::<RollbackAsk, ConfigApplied>("/api/v1/config/rollback", "Make an older version live again");
+    book.post::<DiffAsk, ConfigDiff>("/api/v1/config/diff", "What a change of the workspace means, and its lines");
     book.get::<About>("/api/v1/about", "What this installation is", &[]);
     let only = may("only", Kind::Text, "Only these, such as `rejected,dead`.");
     let source = may("source", Kind::Text, "What comes in there.");
@@ -443,6 +458,18 @@ fn controls(book: &mut Book) {
     book.command::<SettingAsk, SettingSet>("put", "/api/v1/settings/{name}", "Set it");
     book.command::<SettingUnset, SettingSet>("delete", "/api/v1/settings/{name}", "Let the file count again");
     book.post::<SettingRollback, SettingSet>("/api/v1/settings/{name}/rollback", "Go back to an earlier version of it");
+}
+
+fn alerts(book: &mut Book) {
+    book.get::<AlertList>("/api/v1/alerts", "What fires, what is silenced, and who is told", &[]);
+    book.get::<AlertHistory>("/api/v1/alerts/history", "Alerts, the newest first", &[LIMIT]);
+    book.get::<RuleList>("/api/v1/alerts/rules", "What is judged, and how much is too much", &[]);
+    book.post::<SilenceAsk, SilenceSet>("/api/v1/alerts/silences", "Tell nobody that an alert fires, for a while");
+    book.post::<UnsilenceAsk, Unsilenced>("/api/v1/alerts/silences/{name}/end", "Tell people again");
+    let tested = book.shape::<ChannelTested>();
+    book.add("post", "/api/v1/alerts/channels/{name}/test", "Send a test over a channel", &[], None, tested);
+    book.get::<RunbookList>("/api/v1/runbooks", "Pages that say what to do", &[]);
+    book.get::<RunbookShow>("/api/v1/runbooks/{name}", "One of them", &[]);
 }
 
 fn people(book: &mut Book) {

@@ -59,7 +59,7 @@ impl Problem {
         let detail = format!("There were too many tries of late; try again in {seconds} seconds.");
         Problem {
             retry_after: Some(seconds),
-            ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "CL0515", "too-often", "Too many tries", detail)
+            ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "CL0517", "too-often", "Too many tries", detail)
         }
     }
 
@@ -78,6 +78,12 @@ impl Problem {
 
     pub fn not_found(detail: String) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "CL0505", "not-found", "It is not there", detail)
+    }
+
+    /// A workspace with errors: each on a line of its own.
+    pub fn config_invalid(detail: String) -> Problem {
+        let title = "The workspace has problems";
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "CL0519", "config-invalid", title, detail)
     }
 
     pub fn not_now(detail: String) -> Problem {

@@ -15,6 +15,7 @@ use clinch_core::audit::Who;
 use clinch_core::id::PlanId;
 use clinch_core::job::Word;
 use clinch_core::limit::Rate;
+use clinch_core::payload::TraceId;
 use clinch_core::replay::{
     AT_ONCE_DEFAULT, CANARY_DEFAULT, Fate, ItemState, PLAN_JOBS_MAX, PLAN_VALID, Percent, PlanState, RATE_DEFAULT,
     STOP_AT_DEFAULT, Terms, fate, kept,
@@ -188,6 +189,8 @@ pub struct PlanJobs {
 pub struct PlanJob {
     pub no: u64,
     pub job_id: String,
+    /// Nothing, if the job is not kept any more.
+    pub trace_id: Option<String>,
     /// waiting, released, success, noop, failed, changed or asks.
     pub state: String,
     pub died_at: Moment,
@@ -317,6 +320,7 @@ pub async fn jobs(
     if rows.is_empty() && house.store.plan_row(id).await?.is_none() {
         return Err(absent(id));
     }
+    let traces = house.store.traces(rows.iter().map(|row| row.job).collect()).await?;
     Ok(Json(PlanJobs {
         schema: "clinch.replays.jobs/v1".into(),
         next_after: rows.last().filter(|_| rows.len() == limit).map(|last| last.no),
@@ -325,6 +329,7 @@ pub async fn jobs(
             .map(|row| PlanJob {
                 no: row.no,
                 job_id: row.job.to_string(),
+                trace_id: traces.get(&row.job).map(TraceId::to_string),
                 state: row.state.to_string(),
                 died_at: Moment(row.died_at),
                 ended_at: row.ended_at.map(Moment),
@@ -344,7 +349,7 @@ pub async fn start(
     let terms = terms(&ask)?;
     let version = match ask.config {
         ReplayOn::Original => None,
-        ReplayOn::Live => Some(house.versions.live),
+        ReplayOn::Live => Some(house.versions.live()),
     };
     match house.store.start(StartAsk { plan, terms, version, record }).await? {
         Started::Started => {

@@ -20,7 +20,7 @@ pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
     Query::parse(raw.as_deref(), &[])?;
     let known = house.store.schedules().await?;
     let mut schedules = Vec::new();
-    for (worker, schedule) in house.versions.workspace.schedules() {
+    for (worker, schedule) in house.versions.workspace().schedules() {
         let row = known.iter().find(|row| *row.name == *worker.name);
         schedules.push(told(&house, worker, schedule, row).await?);
     }
@@ -35,15 +35,26 @@ pub async fn run(
 ) -> Result<Json<ScheduleRun>, Problem> {
     let ask: ScheduleRunAsk = read_body(body)?;
     let record = who.record(reason(&ask.reason, 1)?, house.clock.now());
-    let found = house.versions.workspace.schedules().find(|(worker, _)| worker.name == name);
+    let workspace = house.versions.workspace();
+    let found = workspace.schedules().find(|(worker, _)| worker.name == name);
     let Some((worker, schedule)) = found else {
         return Err(Problem::not_found(format!("No worker `{name}` has a schedule.")));
     };
-    match house.store.fire(firing::by_hand(&house, worker, schedule, record)).await? {
+    let ask = firing::by_hand(&house, worker, schedule, record);
+    let event = ask.event.clone();
+    match house.store.fire(ask).await? {
         Fired::Fired(accepted) => {
-            tracing::info!(job.id = %accepted.job, "schedule {name} runs as {}, asked for by a person", accepted.job);
-            let (job_id, event_id) = (accepted.job.to_string(), accepted.event.to_string());
-            Ok(Json(ScheduleRun { schema: "clinch.schedules.run/v1".into(), schedule: name, job_id, event_id }))
+            if let Some(event) = &event {
+                house.tracer.scheduled(&accepted, event, house.clock.now());
+            }
+            tracing::info!(job.id = %accepted.job, trace.id = %accepted.trace, "schedule {name} runs as {}, asked for by a person", accepted.job);
+            Ok(Json(ScheduleRun {
+                schema: "clinch.schedules.run/v1".into(),
+                schedule: name,
+                job_id: accepted.job.to_string(),
+                event_id: accepted.event.to_string(),
+                trace_id: accepted.trace.to_string(),
+            }))
         }
         Fired::Busy(job) => Err(Problem::not_now(format!(
             "Its run {job} is not finished. Wait for it, or write `overlap: true` below `schedule:` of the worker."
@@ -66,6 +77,7 @@ async fn told(house: &House, worker: &Worker, schedule: &Schedule, row: Option<&
         next: schedule.next(house.clock.now()).map(Moment),
         last: row.map(|row| Moment(row.last)),
         job_id: job.as_ref().map(|job| job.id.to_string()),
+        trace_id: job.as_ref().map(|job| job.trace.to_string()),
         state: job.map(|job| job.word.as_str().to_string()),
     })
 }

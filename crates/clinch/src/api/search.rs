@@ -15,17 +15,15 @@ use clinch_core::effect::EffectId;
 use clinch_core::id::{EventId, JobId, PlanId};
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, IdempotencyKey, KEY_BYTES_MAX, Pepper};
-use clinch_core::payload::{Payload, TENANT_DEFAULT, TraceId};
+use clinch_core::payload::TENANT_DEFAULT;
 use clinch_core::search::{Query as Which, TEXT_BYTES_MAX, Text, meant};
 use clinch_core::subject::Handle;
 use clinch_store::read::{EffectFilter, EffectRow, JobFilter, JobRow, LIST_ROWS_MAX, Within};
 use std::collections::BTreeSet;
 
-/// So many events of one millisecond are looked into for a trace.
-const EVENTS_OF_MILLISECOND_MAX: usize = 1_000;
 /// So many effects are looked through for the key that one was sent under.
 const EFFECTS_LOOKED_AT_MAX: usize = 10 * LIST_ROWS_MAX;
-/// So many events of one person are told, the newest.
+/// So many events of one person, or of one trace, are told, the newest.
 const EVENTS_FOUND_MAX: usize = 50;
 
 pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result<Json<Found>, Problem> {
@@ -42,7 +40,13 @@ pub async fn show(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         Text::Plan(id) => plan(&house, id).await?,
         Text::Step(id) => step(&house, &id).await?,
         Text::Trace(trace) => {
-            let found = jobs("trace", of_events(&house, &traced(&house, trace).await?).await?, "trace");
+            let mut events = house.store.begun_by(trace, EVENTS_FOUND_MAX).await?;
+            // Those that a sender's trace, or the trace of another event, went on in.
+            if let Some(handle) = Handle::of(&Pepper::new(house.store.pepper()), &trace.to_string()) {
+                let others = house.store.found_by(handle, EVENTS_FOUND_MAX).await?;
+                events.extend(others.into_iter().filter(|event| !events.contains(event)).collect::<Vec<_>>());
+            }
+            let found = jobs("trace", of_events(&house, &events).await?, "trace");
             if found.hits.is_empty() { bare(&house, text.trim(), "trace").await? } else { found }
         }
         Text::Query(which) => {
@@ -123,16 +127,6 @@ async fn step(house: &House, id: &EffectId) -> Result<Found, Problem> {
     Ok(Found { hits, jobs: JobList::all("clinch.jobs.list/v1", vec![story.row]), ..nothing("step") })
 }
 
-/// A trace id tells when its event came: only what came in that millisecond is looked into.
-async fn traced(house: &House, trace: TraceId) -> Result<Vec<EventId>, Problem> {
-    let came = house.store.accepted_at(trace.at(), EVENTS_OF_MILLISECOND_MAX).await?;
-    let has_trace = |stored: &clinch_store::Kept| {
-        let payload = stored.as_ref().ok().and_then(|stored| Payload::decode(stored).ok());
-        payload.is_some_and(|payload| payload.about.trace == trace)
-    };
-    Ok(came.iter().filter(|(_, stored)| has_trace(stored)).map(|(id, _)| *id).collect())
-}
-
 /// A key, or a provider's id, which is the key of its source; or what `find_by` names.
 async fn bare(house: &House, text: &str, taken_for: &str) -> Result<Found, Problem> {
     let found = jobs(taken_for, of_events(house, &of_key(house, text).await?).await?, "key");
@@ -193,7 +187,7 @@ async fn of_key(house: &House, text: &str) -> Result<Vec<EventId>, Problem> {
     }
     let pepper = Pepper::new(house.store.pepper());
     let mut found = BTreeSet::new();
-    for scope in keys::scopes(&house.versions.workspace, None)? {
+    for scope in keys::scopes(&house.versions.workspace(), None)? {
         let of_owner = text.strip_prefix(&*scope.owner).and_then(|rest| rest.strip_prefix(':'));
         for key in [Some(text), of_owner].into_iter().flatten() {
             let scoped = DedupKey::scoped(&pepper, TENANT_DEFAULT, &scope.name, key);
@@ -205,7 +199,7 @@ async fn of_key(house: &House, text: &str) -> Result<Vec<EventId>, Problem> {
 
 /// What was looked through, and what cannot be.
 fn not_found(house: &House) -> Vec<String> {
-    let workspace = &house.versions.workspace;
+    let workspace = &house.versions.workspace();
     let scopes = keys::scopes(workspace, None).unwrap_or_default();
     let names = |tenants: bool| -> Vec<&str> {
         scopes.iter().filter(|scope| scope.has_tenants == tenants).map(|scope| &*scope.name).collect()
@@ -230,7 +224,7 @@ fn not_found(house: &House) -> Vec<String> {
 
 /// Names that the live workspace does not have: old jobs may still have them, and they may be mistyped.
 fn unknown_names(house: &House, which: &Which) -> Vec<String> {
-    let workspace = &house.versions.workspace;
+    let workspace = &house.versions.workspace();
     let flows: Vec<&str> = workspace.flows.iter().map(|flow| &*flow.name).collect();
     let queues: Vec<&str> = workspace.queues.iter().map(|queue| &*queue.name).collect();
     let sources: Vec<&str> =
@@ -290,7 +284,7 @@ pub async fn filter(house: &House, which: &Which, page: Paging) -> Result<JobFil
 /// The steps that are meant by name, or by whom they call in the live workspace.
 pub fn steps(house: &House, which: &Which) -> Result<Option<Vec<String>>, Problem> {
     let Some(integration) = &which.integration else { return Ok(which.step.clone().map(|step| vec![step])) };
-    let workspace = &house.versions.workspace;
+    let workspace = &house.versions.workspace();
     let steps = workspace.workers.iter().flat_map(|worker| worker.all_steps());
     let calling: BTreeSet<String> = steps
         .filter(|step| step.action.outward().is_some_and(|(partner, _)| *partner.name == **integration))

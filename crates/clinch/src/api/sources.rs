@@ -23,7 +23,7 @@ pub async fn list(State(house): State<House>, RawQuery(raw): RawQuery) -> Result
         last_accepted_at: last_accepted(&house, way.to.1),
         rejections: house.rejections.last(way.to.1).map_or(0, |last| last.len()),
     };
-    let sources = house.versions.workspace.entrances().map(told).collect();
+    let sources = house.versions.workspace().entrances().map(told).collect();
     Ok(Json(SourceList { schema: "clinch.sources.list/v1".into(), sources }))
 }
 

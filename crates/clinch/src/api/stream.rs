@@ -38,6 +38,8 @@ pub struct Happened {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub said: String,
@@ -51,6 +53,7 @@ impl From<&Happening> for Happened {
             source: happening.source.as_deref().map(String::from),
             flow: happening.flow.as_deref().map(String::from),
             job_id: happening.job.clone(),
+            trace_id: happening.trace.map(|trace| trace.to_string()),
             reason: happening.reason.map(String::from),
             said: happening.said.clone(),
         }
@@ -174,6 +177,7 @@ mod tests {
             source: source.map(Into::into),
             flow: flow.map(Into::into),
             job: None,
+            trace: None,
             reason: None,
             said,
         }

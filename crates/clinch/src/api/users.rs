@@ -125,7 +125,7 @@ pub async fn add(
     let record = who.record(reason, house.clock.now());
     // Who logs in with a password needs no token.
     let (token, text) = password.is_none().then(|| new_user_token(None, None, None)).unzip();
-    let row = UserRow { name: name.clone(), added_at: record.at, role, password: password.clone() };
+    let row = UserRow { name: name.clone(), added_at: record.at, role, password: password.clone(), identity: None };
     match house.store.add_user(NewUser { name, role, password, token }, record).await? {
         UserAdded::Taken => {
             let said = format!("There is a user {0}; `clinch users token {0}` makes another token.", row.name);
@@ -212,7 +212,7 @@ pub async fn make_token(
     let role = ask.role.as_deref().map(|role| parsed("role", role)).transpose()?;
     let expires_at = ask.expires.as_deref().map(|text| end(text, now)).transpose()?;
     if let Some(source) = &ask.source
-        && !house.versions.workspace.entrances().any(|way| way.to.1 == source)
+        && !house.versions.workspace().entrances().any(|way| way.to.1 == source)
     {
         return Err(Problem::bad_body(format!("source: this workspace has no source or flow `{source}`.")));
     }

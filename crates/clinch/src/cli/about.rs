@@ -40,8 +40,8 @@ fn text(told: &about::About, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::at;
     use super::*;
+    use crate::api::shapes::sample::at;
 
     #[test]
     fn i3_about_tells_what_runs_and_what_is_kept() {

@@ -3,7 +3,8 @@
 use super::Globals;
 use super::client::Client;
 use super::exit::{Exit, Failure};
-use super::problems::{Problems, message};
+use super::findings::{self, message};
+use super::problems::Problems;
 use super::render::{self, Output, RED};
 use crate::api::settings::{Setting, SettingList};
 use crate::runtimes;
@@ -24,6 +25,7 @@ Examples:
   clinch check                        this directory
   clinch check examples/contacts
   clinch check --format github        marks in a pull request
+  clinch check --format sarif         for whoever collects such findings
   clinch check --json | jq '.problems[].message'")]
 pub struct Check {
     /// The workspace: a directory with flows/, workers/, playbooks/ and queues.yml
@@ -37,6 +39,9 @@ pub struct Check {
 enum Format {
     Human,
     Json,
+    /// A log of SARIF 2.1.0
+    Sarif,
+    /// Marks in a pull request
     Github,
 }
 
@@ -83,9 +88,12 @@ impl Check {
                 document["live"] = live.as_ref().map_or(Value::Null, |live| live.iter().map(beside_json).collect());
                 render::json(Output::Json, &document)?;
             }
+            Format::Sarif => render::json(Output::Json, &findings::sarif(&problems.findings()))?,
             Format::Github => {
                 let notice = |beside: &Beside| format!("::notice title=live value::{}\n", message(&beside.to_string()));
-                render::data(&(problems.github() + &beside.iter().map(notice).collect::<String>()))?;
+                render::data(
+                    &(findings::github(&problems.findings()) + &beside.iter().map(notice).collect::<String>()),
+                )?;
             }
         }
         if problems.errors() > 0 {

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use url::{Host, Url};
@@ -34,6 +35,12 @@ pub struct Card {
     pub admin: Option<String>,
     #[serde(default)]
     pub routes: Vec<CardRoute>,
+    /// The directory of its workspace.
+    #[serde(default)]
+    pub workspace: Option<PathBuf>,
+    /// With `serve --dev`: who stands in for everybody outside.
+    #[serde(default)]
+    pub stand_ins: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -292,6 +299,7 @@ fn refusal(status: u16, body: &[u8], base: &Url) -> Failure {
         401 | 403 => Exit::NotAllowed,
         404 => Exit::NotFound,
         409 if !told.steps.is_empty() => Exit::Refused,
+        422 if told.code == "CL0519" => Exit::ConfigInvalid,
         409 | 422 => Exit::Conflict,
         _ => Exit::Failed,
     };

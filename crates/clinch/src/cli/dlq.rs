@@ -234,8 +234,8 @@ fn line(job: &Job) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::{at, job};
     use super::*;
+    use crate::api::shapes::sample::{at, job};
 
     #[test]
     fn a_tail_tells_each_death_once_and_a_second_death_again() {

@@ -344,9 +344,9 @@ fn after(told: &EffectResolved) -> Option<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::jobs::tests::{at, job};
     use super::*;
     use crate::api::shapes::Audit;
+    use crate::api::shapes::sample::{at, job};
 
     pub fn late(state: &str, answer_status: Option<u16>) -> LateAnswer {
         LateAnswer { step: "charge".into(), state: state.into(), answer_status, at: at(90), fence: 3, answer: None }

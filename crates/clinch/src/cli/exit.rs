@@ -24,6 +24,8 @@ pub enum Exit {
     Partly = 8,
     /// A guard needs a word from a person.
     Refused = 9,
+    /// Something is different or was found; only with `--exit-code`.
+    Findings = 10,
     WaitRanOut = 124,
 }
 
@@ -85,6 +87,9 @@ impl Failure {
         if let Some(fix) = &self.fix {
             let _ = write!(text, "\n  {blue}={blue:#} fix: {}", clean(fix));
         }
+        if !self.code.is_empty() {
+            let _ = write!(text, "\n  {blue}={blue:#} explain: clinch explain {}", self.code);
+        }
         text
     }
 }
@@ -98,6 +103,9 @@ mod tests {
         let failure =
             Failure::new(Exit::NotFound, "CL0505", "There is no job\u{1b}[2J here.").fact("a fact").fix("look");
         let plain = anstream::adapter::strip_str(&failure.text()).to_string();
-        assert_eq!(plain, "error[CL0505]: There is no job\u{fffd}[2J here.\n  = a fact\n  = fix: look");
+        assert_eq!(
+            plain,
+            "error[CL0505]: There is no job\u{fffd}[2J here.\n  = a fact\n  = fix: look\n  = explain: clinch explain CL0505"
+        );
     }
 }

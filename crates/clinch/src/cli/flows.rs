@@ -4,7 +4,7 @@ use super::Globals;
 use super::client::{Client, given};
 use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, Cell, DIM, Table, age, clean, count};
-use crate::api::flows::{FlowDiff, FlowList, FlowShow, LineShow, StepShow};
+use crate::api::flows::{FileDiff, FlowDiff, FlowList, FlowShow, LineShow, StepShow};
 use clap::Subcommand;
 use clinch_core::time::Timestamp;
 use std::fmt::Write;
@@ -122,7 +122,14 @@ fn difference(told: &FlowDiff) -> String {
     if told.files.is_empty() {
         text += "nothing of it is different\n";
     }
-    for file in &told.files {
+    text += &changed_lines(&told.files);
+    text
+}
+
+/// What changed in each file, and a little around it.
+pub fn changed_lines(files: &[FileDiff]) -> String {
+    let mut text = String::new();
+    for file in files {
         let _ = writeln!(text, "\n{} ({})", clean(&file.path), clean(&file.change));
         let mut skipped = false;
         for (place, line) in file.lines.iter().enumerate() {
@@ -158,7 +165,6 @@ fn one(line: &LineShow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::flows::FileDiff;
 
     #[test]
     fn g3_a_difference_shows_what_changed_and_a_little_around_it() {
@@ -177,6 +183,7 @@ mod tests {
             name: "orders".into(),
             from: "v1".into(),
             to: "v2".into(),
+            changes: Vec::new(),
             files: vec![FileDiff { path: "workers/charge.yml".into(), change: "changed".into(), lines }],
         };
         let text = anstream::adapter::strip_str(&difference(&told)).to_string();

@@ -68,8 +68,20 @@ fn state(one: &Integration) -> &str {
 }
 
 fn table(told: &IntegrationList) -> Table {
-    let mut table =
-        Table::new(&["NAME", "CIRCUIT", "CALLS", "OK", "P50", "P95", "P99", "IN FLIGHT", "RATE", "WAITING", "HELD"]);
+    let mut table = Table::new(&[
+        "NAME",
+        "CIRCUIT",
+        "CALLS",
+        "OK",
+        "P50",
+        "P95",
+        "P99",
+        "OURS P95",
+        "IN FLIGHT",
+        "RATE",
+        "WAITING",
+        "HELD",
+    ]);
     for one in &told.integrations {
         let circuit = match state(one) {
             word @ ("open" | "half_open") => Cell::alarm(word),
@@ -83,6 +95,7 @@ fn table(told: &IntegrationList) -> Table {
             Cell::text(seconds(one.p50)),
             Cell::text(seconds(one.p95)),
             Cell::text(seconds(one.p99)),
+            Cell::text(seconds(one.wait_p95)),
             Cell::text(places(one)),
             Cell::text(one.rate.as_deref().unwrap_or("-")),
             Cell::number(one.waiting),
@@ -129,8 +142,11 @@ fn text(one: &Integration, window: &str, now: Timestamp) -> String {
     let (p50, p95, p99) = (seconds(one.p50), seconds(one.p95), seconds(one.p99));
     let calls = count(usize::try_from(one.calls).unwrap_or(usize::MAX), "call");
     let _ = writeln!(text, "last {window:<6}{calls}, {} ok   p50 {p50}   p95 {p95}   p99 {p99}", share(one.ok));
+    let (p50, p95, p99) = (seconds(one.wait_p50), seconds(one.wait_p95), seconds(one.wait_p99));
+    let _ = writeln!(text, "           waited for our own limits before   p50 {p50}   p95 {p95}   p99 {p99}");
     let rate = one.rate.as_deref().unwrap_or("none");
-    let _ = writeln!(text, "limits     in flight {}   rate {}", places(one), clean(rate));
+    let used = one.rate_used.map_or_else(String::new, |used| format!(", {} used on this node", share(Some(used))));
+    let _ = writeln!(text, "limits     in flight {}   rate {}{used}", places(one), clean(rate));
     let waiting = count(usize::try_from(one.waiting).unwrap_or(usize::MAX), "job");
     let _ = writeln!(text, "waiting    {waiting}: they keep their place, and a wait is not a try");
     if let Some(pause) = &one.paused {
@@ -153,8 +169,8 @@ fn text(one: &Integration, window: &str, now: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::at;
     use super::*;
+    use crate::api::shapes::sample::at;
 
     fn crm() -> Integration {
         Integration {
@@ -175,6 +191,10 @@ mod tests {
             p50: Some(0.21),
             p95: Some(2.9),
             p99: None,
+            wait_p50: Some(0.0),
+            wait_p95: Some(1.5),
+            wait_p99: None,
+            rate_used: Some(0.25),
             in_flight: 0,
             concurrency: Some(10),
             rate: Some("100/10s".into()),
@@ -196,7 +216,8 @@ circuit    open for 1m
            asked again in 40s
            opens at once
 last 15m   100 calls, 39 % ok   p50 210ms   p95 2.9s   p99 -
-limits     in flight 0 / 10   rate 100/10s
+           waited for our own limits before   p50 0ms   p95 1.5s   p99 -
+limits     in flight 0 / 10   rate 100/10s, 25 % used on this node
 waiting    88 jobs: they keep their place, and a wait is not a try
 called by  leads
 ";

@@ -241,12 +241,12 @@ fn text(told: &JobShow, now: Timestamp) -> String {
         };
         let sender = event.sender.as_ref().map_or_else(String::new, |sender| format!("   sender {}", clean(sender)));
         fact("source", format!("{}{sender}{version}", clean(&event.source)));
-        fact("trace", event.trace_id.clone());
         if !event.source_event_id.is_empty() {
             let until = told.key_until.map_or_else(String::new, |until| format!("   kept until {}", until.0));
             fact("key", format!("{}{until}", clean(&event.source_event_id)));
         }
     }
+    fact("trace", clean(&job.trace_id));
     if let Some(error) = &job.error {
         fact("last error", clean(error));
     }
@@ -340,34 +340,10 @@ fn section(text: &mut String, heading: &str, lines: impl Iterator<Item = String>
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::api::shapes::{Attempt, Effect, Moment, Preview};
-
-    pub fn at(second: i64) -> Moment {
-        Moment(Timestamp::from_micros((1_790_000_000 + second) * 1_000_000))
-    }
-
-    pub fn job() -> Job {
-        Job {
-            id: "job_01HZX5T0N8W2A".into(),
-            event_id: "evt_01HZX5T0N8W29".into(),
-            flow: "signup".into(),
-            queue: "crm".into(),
-            version: "v1".into(),
-            state: "dead".into(),
-            received_at: at(0),
-            due_at: None,
-            waits_for: None,
-            failures: 2,
-            attempts: 2,
-            replays: 0,
-            ended_at: Some(at(60)),
-            reason: Some("auth_failed".into()),
-            error: Some("401 from the target".into()),
-            refusal: None,
-        }
-    }
+    use crate::api::shapes::sample::{at, job, told};
+    use crate::api::shapes::{Attempt, Effect, Preview};
 
     #[test]
     fn a_job_is_shown_with_its_attempts_effects_and_masked_body() {
@@ -434,25 +410,8 @@ pub(super) mod tests {
     #[test]
     fn d2_a_dead_letter_with_a_late_answer_says_so_and_suggests_a_word() {
         use super::super::effects::tests::{effect, late};
-        let told = JobShow {
-            schema: String::new(),
-            job: job(),
-            reason_meaning: None,
-            event: None,
-            answer_status: 202,
-            key_until: None,
-            priority: 0,
-            waits_behind: None,
-            failures_max: None,
-            attempts: vec![],
-            effects: vec![effect("unknown", "none")],
-            late_answers: vec![late("done", Some(200))],
-            deliveries: vec![],
-            audit: vec![],
-            unread: None,
-            body: Preview { bytes: 0, json: false, lines: vec![], cut: false },
-            entrance: None,
-        };
+        let effects = vec![effect("unknown", "none")];
+        let told = JobShow { late_answers: vec![late("done", Some(200))], ..told(job(), vec![], effects) };
         let shown = anstream::adapter::strip_str(&text(&told, at(120).0)).to_string();
         let late = format!("    late answer: 200 at {}, from fence 3: it was done\n", at(90).0);
         assert!(shown.contains(&late), "{late:?} is not in\n{shown}");

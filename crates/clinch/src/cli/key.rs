@@ -77,9 +77,9 @@ fn one(key: &str, found: &KeyFound) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::{at, job};
     use super::*;
     use crate::api::shapes::StoryLine;
+    use crate::api::shapes::sample::{at, job};
 
     #[test]
     fn a_key_is_told_from_its_first_delivery_to_now() {

@@ -115,6 +115,17 @@ fn text(told: &shapes::Latency, word: &str) -> String {
     let others: Vec<String> =
         told.stages.iter().map(|stage| format!("{} {}", stage.stage, seconds(stage.p95))).collect();
     let _ = writeln!(text, "by stage p95: {}", others.join("   "));
+    let attempts = [
+        ("p50", told.attempts.p50),
+        ("p95", told.attempts.p95),
+        ("p99", told.attempts.p99),
+        ("max", told.attempts.max),
+    ];
+    let attempts: Vec<String> =
+        attempts.iter().filter_map(|(name, attempts)| Some(format!("{name} {}", (*attempts)?))).collect();
+    if !attempts.is_empty() {
+        let _ = writeln!(text, "attempts: {}", attempts.join("   "));
+    }
     if told.cut {
         text += "only the newest jobs of the window were counted\n";
     }
@@ -142,8 +153,8 @@ fn seconds(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::at;
     use super::*;
+    use crate::api::shapes::sample::at;
     use crate::api::shapes::{Bucket, Percentile};
 
     #[test]
@@ -169,6 +180,7 @@ mod tests {
             jobs: 2_901,
             cut: false,
             stages: vec![stage],
+            attempts: shapes::Attempts { p50: Some(1), p95: Some(3), p99: Some(5), max: Some(12) },
         };
         let text = anstream::adapter::strip_str(&text(&told, "end_to_end")).to_string();
         let expected = "\
@@ -177,6 +189,7 @@ end to end, all flows, 15m, n=2,901   p95 9.8 s   (p50 50 ms  p99 29 s  max 58 s
   <= 10 s    ###                              300  <- p95
    > 10 s    |                                  1
 by stage p95: end_to_end 9.8 s
+attempts: p50 1   p95 3   p99 5   max 12
 ";
         assert_eq!(text, expected);
     }

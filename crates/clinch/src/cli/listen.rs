@@ -100,8 +100,8 @@ fn line(told: &Happened) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::at;
     use super::*;
+    use crate::api::shapes::sample::at;
 
     #[test]
     fn i2_what_happened_is_one_line_for_people_and_one_for_programs() {
@@ -111,6 +111,7 @@ mod tests {
             source: None,
             flow: Some("orders".into()),
             job_id: Some("job_1".into()),
+            trace_id: None,
             reason: Some("auth_failed".into()),
             said: "it answered\u{1b}[2J 401".into(),
         };

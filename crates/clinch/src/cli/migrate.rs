@@ -4,12 +4,13 @@ use super::Globals;
 use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, thousands};
 use crate::crash;
+use crate::encryption::KEY_FILE;
 use clap::Args;
 use clinch_store::StoreError;
 use clinch_store::moving::{Moved, Step, carry};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -62,9 +63,21 @@ impl Migrate {
         let moved = moved.map_err(failure)?;
         let document = document(&moved, &from.display().to_string());
         render::show(globals.output(), &document, "", || text(&moved))?;
+        if let Some(hint) = key_hint(from) {
+            render::note(&hint);
+        }
         render::next(globals.output(), &format!("clinch serve --store {}", moved.to));
         Ok(Exit::Done)
     }
+}
+
+/// Nodes share a key, so a database has none beside it: whoever serves from it next has to say where that of the directory is.
+fn key_hint(from: &Path) -> Option<String> {
+    let file = std::path::absolute(from.join(KEY_FILE)).ok().filter(|file| file.is_file())?;
+    let file = file.display();
+    Some(format!(
+        "the key is in {file}: give it to every node as a secret, or write `encryption: {{file: {file}}}` into clinch.yml"
+    ))
 }
 
 fn bar() -> ProgressBar {
@@ -130,5 +143,14 @@ mod tests {
         assert!(directory("postgres://a@b/c").is_err() && directory("sqlite:").is_err());
         let refused = database("mysql://u:secret@h/d").expect_err("no database of ours");
         assert!(!refused.contains("secret"));
+    }
+
+    #[test]
+    fn k4_whoever_moved_a_store_is_told_where_its_key_is() {
+        let directory = tempfile::tempdir().expect("a directory");
+        assert_eq!(key_hint(directory.path()), None);
+        std::fs::write(directory.path().join(KEY_FILE), "").expect("written");
+        let hint = key_hint(directory.path()).expect("there is a key");
+        assert!(hint.contains(&directory.path().join(KEY_FILE).display().to_string()), "{hint}");
     }
 }

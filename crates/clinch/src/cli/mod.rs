@@ -1,28 +1,40 @@
 //! The command line. Standard output is data; everything else goes to standard error.
 
 mod about;
+mod alerts;
 mod aliases;
+mod apply;
 mod approve;
 mod audit;
+mod audit_idempotency;
 mod budget;
 mod check;
 mod client;
+mod commit;
 mod completions;
+mod dashboards;
 mod demo;
+mod diff;
 mod dlq;
+mod doctor;
 mod drop;
+mod dry_run;
 mod effects;
 mod events;
 mod exit;
+mod explain;
 mod find;
+mod findings;
 mod flows;
 mod forget;
+mod init;
 mod integrations;
 mod jobs;
 mod key;
 mod keys;
 mod latency;
 mod listen;
+mod metrics;
 mod migrate;
 mod open;
 mod openapi;
@@ -41,10 +53,13 @@ mod schema;
 mod send;
 mod serve;
 mod set;
+mod skill;
 mod sources;
 mod stream;
+mod test;
 mod token;
 mod top;
+mod trace;
 mod users;
 mod verify;
 mod verify_signature;
@@ -77,16 +92,20 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   clinch demo                                   see it work, with a target that fails on purpose
+  clinch init contacts                          a workspace to start from
+  clinch test                                   does it do what its tests say?
   clinch check .                                is this workspace right?
   clinch serve --workspace .                    run it
   clinch send /hooks/signup -d '{\"id\":1}' --key k-1
   clinch find evt_1Qw8Zx2eZvKYlo2C              a provider's id, a key, a trace, a job: whatever you have
+  clinch trace job_01HZX5T0N8W2A                its life as a waterfall: attempts, waits, effects
   clinch dlq groups                             what gave up, and why
   clinch replay job_01HZX5T0N8W2A --reason 'token rotated, INC-482'
   clinch effects ls state:unknown               what may or may not have happened
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 not allowed, 5 conflict, 6 config invalid,
-7 server not reachable, 8 done but not all of it ended well, 9 refused by a guard, 124 --wait ran out.";
+7 server not reachable, 8 done but not all of it ended well, 9 refused by a guard, 10 something is different or was found
+(only with --exit-code), 124 --wait ran out.";
 
 /// What every command takes.
 #[derive(Args, Clone, Debug)]
@@ -125,12 +144,26 @@ impl Globals {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    /// Make a workspace to start from, with its tests
+    Init(init::Init),
     /// Run the server: intake, workers, keeper and admin API
     Serve(serve::Serve),
     /// Put idempotency in front of an HTTP API that has none
     Proxy(proxy::Proxy),
     /// Read a workspace and tell every problem in it
     Check(check::Check),
+    /// Walk six questions over a workspace: what is protected against twice, what is not, and the line to change
+    AuditIdempotency(audit_idempotency::AuditIdempotency),
+    /// What a change of the workspace means: for keys, jobs in flight, those who are called; and its lines
+    Diff(diff::Diff),
+    /// Recorded or given events through the files, beside what is live; nothing is sent
+    DryRun(dry_run::DryRunCommand),
+    /// Make files live, after showing what that means; on all nodes, on record
+    Apply(apply::Apply),
+    /// Make a version live again that was
+    Rollback(apply::Rollback),
+    /// Run the tests of a workspace: events in, what must come of them out
+    Test(test::Test),
     /// Print the JSON Schema of the workspace files, for editors
     Schema(schema::Schema),
     /// Print the OpenAPI document of the API
@@ -140,6 +173,8 @@ enum Command {
     Send(send::Send),
     /// Find what a text names: an id, a key, a trace, an address; or jobs by words
     Find(find::Find),
+    /// Draw the life of an event as a waterfall: deliveries, waits, attempts, effects, approvals, replays
+    Trace(trace::Trace),
     /// The overview in the terminal: what needs a person, jobs by state, what came in
     Top(top::Top),
     /// What happens on the server, as it happens
@@ -199,6 +234,12 @@ enum Command {
     Audit(audit::Audit),
     /// How long jobs take: histogram and percentiles
     Latency(latency::Latency),
+    /// What is counted, for Prometheus
+    #[command(subcommand)]
+    Metrics(metrics::MetricsCommand),
+    /// The dashboard of Grafana
+    #[command(subcommand)]
+    Dashboards(dashboards::Dashboards),
     /// Prove from the store alone that nothing vanished; also while the server is down
     Verify(verify::Verify),
     /// Move a stopped store from its directory into PostgreSQL, with everything in it
@@ -217,10 +258,20 @@ enum Command {
     /// Who may ask and do what: people with roles, their passwords and tokens
     #[command(subcommand)]
     Users(users::Users),
-    /// What to do about dead letters, by their reason
+    /// What is wrong now, who is told, and the rules; silences for a while
+    #[command(subcommand)]
+    Alerts(alerts::Alerts),
+    /// What to do about an alert, or about dead letters by their reason
     Runbook(runbook::Runbook),
+    /// Look at everything that a server needs, and say what to do
+    Doctor(doctor::Doctor),
+    /// What a code means that was printed, and what to do about it
+    Explain(explain::Explain),
     /// Say whether a webhook's signature is right, and if not, why
     VerifySignature(verify_signature::VerifySignature),
+    /// What clinch knows for coding agents, as files that they read
+    #[command(subcommand)]
+    Skill(skill::Skill),
     /// Short names for runbooks: dlq_tail, replay_msg, latency_histogram
     #[command(subcommand)]
     Aliases(aliases::Aliases),
@@ -249,13 +300,21 @@ pub fn parse(args: Vec<OsString>) -> Cli {
 pub async fn run(cli: Cli) -> Exit {
     let globals = &cli.globals;
     let done = match cli.command {
+        Command::Init(command) => command.run(globals),
         Command::Serve(command) => command.run(globals).await,
         Command::Proxy(command) => command.run(globals).await,
         Command::Check(command) => command.run(globals).await,
+        Command::AuditIdempotency(command) => command.run(globals),
+        Command::Diff(command) => command.run(globals).await,
+        Command::DryRun(command) => command.run(globals).await,
+        Command::Apply(command) => command.run(globals).await,
+        Command::Rollback(command) => command.run(globals).await,
+        Command::Test(command) => command.run(globals).await,
         Command::Schema(command) => command.run(),
         Command::OpenApi(command) => command.run(),
         Command::Send(command) => command.run(globals).await,
         Command::Find(command) => command.run(globals).await,
+        Command::Trace(command) => command.run(globals).await,
         Command::Top(command) => command.run(globals).await,
         Command::Listen(command) => command.run(globals).await,
         Command::Jobs(command) => command.run(globals).await,
@@ -279,6 +338,8 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Forget(command) => command.run(globals).await,
         Command::Audit(command) => command.run(globals).await,
         Command::Latency(command) => command.run(globals).await,
+        Command::Metrics(command) => command.run(globals),
+        Command::Dashboards(command) => command.run(),
         Command::Verify(command) => command.run(globals).await,
         Command::Migrate(command) => command.run(globals).await,
         Command::Sources(command) => command.run(globals).await,
@@ -286,8 +347,12 @@ pub async fn run(cli: Cli) -> Exit {
         Command::Token(command) => command.run(globals).await,
         Command::Open(command) => command.run(globals).await,
         Command::Users(command) => command.run(globals).await,
+        Command::Alerts(command) => command.run(globals).await,
         Command::Runbook(command) => command.run(globals),
+        Command::Doctor(command) => command.run(globals).await,
+        Command::Explain(command) => command.run(globals),
         Command::VerifySignature(command) => command.run(globals).await,
+        Command::Skill(command) => command.run(globals),
         Command::Aliases(command) => command.run(),
         Command::Completions(command) => command.run(),
         Command::About(command) => command.run(globals).await,

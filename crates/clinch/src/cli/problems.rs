@@ -1,5 +1,6 @@
 //! Problems of a workspace, shown in its text: where, what, and what to write instead.
 
+use super::findings::{self, Finding};
 use super::render;
 use annotate_snippets::{AnnotationKind, Element, Level, Origin, Renderer, Snippet};
 use clinch_core::config::{Files, Problem, Severity, Span, position};
@@ -62,6 +63,7 @@ impl Problems<'_> {
         if let Some(help) = &problem.help {
             parts.push(Level::HELP.with_name("fix").message(lines(help)).into());
         }
+        parts.push(Level::HELP.with_name("explain").message(format!("clinch explain {}", problem.code)).into());
         Renderer::styled().render(&[title.elements(parts)])
     }
 
@@ -95,24 +97,29 @@ impl Problems<'_> {
         })
     }
 
-    /// Lines that GitHub turns into marks in a pull request.
-    pub fn github(&self) -> String {
-        let line = |problem: &Problem| {
-            let (line, column) = position(self.text(&problem.file).unwrap_or_default(), problem.span.start);
-            let help = problem.help.as_ref().map_or_else(String::new, |help| format!("\nfix: {help}"));
-            format!(
-                "::{} file={},line={line},col={column},title={}::{}\n",
-                word(problem.severity),
-                property(&self.path(&problem.file)),
-                problem.code,
-                message(&format!("{}{help}", problem.message)),
-            )
+    /// As other programs read them.
+    pub fn findings(&self) -> Vec<Finding> {
+        let finding = |problem: &Problem| {
+            let text = self.text(&problem.file).unwrap_or_default();
+            Finding {
+                level: match problem.severity {
+                    Severity::Error => findings::Level::Error,
+                    Severity::Warning => findings::Level::Warning,
+                },
+                code: problem.code.to_string(),
+                title: problem.code.title().into(),
+                path: Some(self.path(&problem.file)),
+                from: position(text, problem.span.start),
+                to: position(text, problem.span.end),
+                message: problem.message.clone(),
+                fix: problem.help.clone(),
+            }
         };
-        self.found.iter().map(line).collect()
+        self.found.iter().map(finding).collect()
     }
 
     fn text(&self, file: &str) -> Option<&str> {
-        self.files.0.iter().find(|(path, _)| path == file).map(|(_, text)| text.as_str())
+        self.files.text(file)
     }
 
     /// As an editor or a terminal can open it from here.
@@ -139,14 +146,6 @@ fn lines(text: &str) -> String {
 fn within(text: &str, span: Span) -> std::ops::Range<usize> {
     let start = text.floor_char_boundary(span.start.min(text.len()));
     start..text.ceil_char_boundary(span.end.clamp(start, text.len()))
-}
-
-pub(super) fn message(text: &str) -> String {
-    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
-}
-
-fn property(text: &str) -> String {
-    message(text).replace(':', "%3A").replace(',', "%2C")
 }
 
 #[cfg(test)]
@@ -183,6 +182,7 @@ error[CL0121]: unknown key `retires`
   |
   = note: allowed here: retries, steps
   = fix: write `retries: 5`
+  = explain: clinch explain CL0121
 
 1 error, 0 warnings in 2 files";
         assert_eq!(told, expected);
@@ -202,7 +202,7 @@ error[CL0121]: unknown key `retires`
     fn programs_get_places_and_github_gets_marks() {
         let document = with(&[problem()], |problems| problems.json());
         assert_eq!((&document["problems"][0]["line"], &document["problems"][0]["end_column"]), (&json!(3), &json!(8)));
-        let marks = with(&[problem()], |problems| problems.github());
+        let marks = with(&[problem()], |problems| findings::github(&problems.findings()));
         assert_eq!(
             marks,
             "::error file=workers/w.yml,line=3,col=1,title=CL0121::unknown key `retires`%0Afix: write `retries: 5`\n"

@@ -93,7 +93,9 @@ impl Proxy {
             admin_tls: None,
             roles: Roles { intake: false, worker: false, keeper: true, admin: true },
             proxy: Some(rules),
+            watch: false,
             grace: self.timeout,
+            rehearsal: None,
         };
         match app::serve(options).await {
             Ok(()) => Ok(Exit::Done),

@@ -81,7 +81,7 @@ impl Replay {
             }
             Some(wait) => {
                 render::note(&sentence(told));
-                ended(&client, output, id, wait).await
+                ended(&client, output, id, wait, "again").await
             }
         }
     }
@@ -106,7 +106,8 @@ fn sentence(told: &Replayed) -> String {
     }
 }
 
-async fn ended(client: &Client, output: Output, id: JobId, wait: Duration) -> Result<Exit, Failure> {
+/// Waits until a job has ended, and tells how. `again` is said of a dead letter that was one before.
+pub async fn ended(client: &Client, output: Output, id: JobId, wait: Duration, again: &str) -> Result<Exit, Failure> {
     let began = Instant::now();
     loop {
         let answer = client.get::<JobShow>(&["jobs", &id.to_string()], &[]).await?;
@@ -129,7 +130,7 @@ async fn ended(client: &Client, output: Output, id: JobId, wait: Duration) -> Re
             }
             "dead" => {
                 let reason = job.reason.as_deref().unwrap_or("no reason");
-                let said = format!("{id} is a dead letter again: {reason}");
+                let said = format!("{id} is a dead letter {again}: {reason}").replace(" :", ":");
                 let failure = Failure::new(Exit::Failed, "CL0535", said).fix(format!("clinch dlq show {id}"));
                 return Err(match &job.error {
                     Some(error) => failure.fact(error.clone()),

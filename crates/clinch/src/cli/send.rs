@@ -1,18 +1,30 @@
-//! `clinch send`: posts an event to the intake, once or many times, and tells what came back.
+//! `clinch send`: posts an event to the intake as its sender would, once or many times, and tells what came back.
 
 use super::Globals;
-use super::client::{self, Card, Told};
+use super::client::{self, Card, Client, Told};
 use super::exit::{Exit, Failure};
 use super::render::{self, thousands};
+use super::replay;
+use crate::letters;
+use crate::secrets::Secrets;
+use crate::stand_ins::{CONTROL_HEADER, secrets::made_up};
+use crate::workspace::read_files;
 use clap::Args;
+use clinch_core::config::{self, Workspace};
+use clinch_core::id::JobId;
+use clinch_core::source::Source;
+use clinch_core::time::parse_duration;
+use clinch_core::trial::{self as core, LetterBody, Signature, set_field};
 use indicatif::{ProgressBar, ProgressStyle};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use url::Url;
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -20,20 +32,40 @@ Examples:
   clinch send signup -d '{\"email\":\"ada@example.com\"}' --key k-1      a flow by its name
   clinch send /hooks/signup -d @event.json --key k-1                  a path of the intake
   clinch send https://hooks.example.com/signup -d - < event.json
+  clinch send leads --fixture lead --set email=ada@example.com --wait    fixtures/lead.json of the workspace, signed
+  clinch send leads --fixture lead --chaos crm=500:2                  with `serve --dev`: the CRM fails twice
   clinch send signup -d '{}' --key 'k-{n}' --times 10000 --concurrency 64
   clinch send signup -d '{}' --key k-1 --times 100                    one event, 99 duplicates")]
 pub struct Send {
-    /// A flow's name, a path of the intake, or a URL
+    /// A flow's or a source's name, a path of the intake, or a URL
     target: String,
     /// The body: text, @FILE, or - for standard input
-    #[arg(short, long, value_name = "BODY", allow_hyphen_values = true)]
-    data: String,
-    /// The idempotency key; with --times, {n} stands for the number
+    #[arg(short, long, value_name = "BODY", allow_hyphen_values = true, required_unless_present = "fixture")]
+    data: Option<String>,
+    /// The body is fixtures/NAME.json of the workspace, its headers fixtures/NAME.headers
+    #[arg(long, value_name = "NAME", conflicts_with = "data")]
+    fixture: Option<String>,
+    /// A field of the body that is different: a.b=VALUE, where VALUE is JSON or a text
+    #[arg(long = "set", value_parser = field, value_name = "FIELD=VALUE")]
+    fields: Vec<(String, Value)>,
+    /// The idempotency key, where the flow or the provider looks for it; with --times, {n} stands for the number
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// The header that carries the key
-    #[arg(long, default_value = "Idempotency-Key", value_name = "NAME")]
-    key_header: HeaderName,
+    /// The header that carries the key, if it is not where the workspace says
+    #[arg(long, value_name = "NAME")]
+    key_header: Option<HeaderName>,
+    /// Sign it with a secret that the sender does not have
+    #[arg(long)]
+    bad_signature: bool,
+    /// Wait until its job has ended, at most this long
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "30s", value_parser = parse_duration)]
+    wait: Option<Duration>,
+    /// With `serve --dev`: what the stand-in of an integration answers next, and how often
+    #[arg(long, value_parser = chaos, value_name = "INTEGRATION=STATUS[:TIMES]")]
+    chaos: Vec<(String, Vec<u16>)>,
+    /// Where fixtures and the ways to sign are; the workspace of the running server if not given
+    #[arg(long, env = "CLINCH_WORKSPACE", value_name = "DIR")]
+    workspace: Option<PathBuf>,
     /// How often to send it
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000_000), value_name = "N")]
     times: u32,
@@ -55,6 +87,33 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     Ok((name, value))
 }
 
+/// `a.b=VALUE`: JSON where it is JSON, else a text.
+fn field(text: &str) -> Result<(String, Value), String> {
+    let (path, value) = text.split_once('=').ok_or("write it as FIELD=VALUE")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_string()));
+    Ok((path.to_string(), value))
+}
+
+/// `crm=500:2`: twice 500.
+fn chaos(text: &str) -> Result<(String, Vec<u16>), String> {
+    const TIMES_MAX: usize = 1_000;
+    let shape = || format!("`{text}` is not like crm=500 or crm=500:2");
+    let (name, answer) = text.split_once('=').ok_or_else(shape)?;
+    let (status, times) = answer.split_once(':').unwrap_or((answer, "1"));
+    let status = status.parse().ok().filter(|status| (200..=599).contains(status)).ok_or_else(shape)?;
+    let times = times.parse().ok().filter(|times| (1..=TIMES_MAX).contains(times)).ok_or_else(shape)?;
+    Ok((name.to_string(), vec![status; times]))
+}
+
+/// A word as a shell reads it back.
+pub(super) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 /// Everything that one request needs but its number.
 struct Letter {
     http: reqwest::Client,
@@ -63,6 +122,21 @@ struct Letter {
     headers: HeaderMap,
     key: Option<(HeaderName, String)>,
     body: Vec<u8>,
+}
+
+/// The workspace of the server that a letter is for, and how its senders sign.
+struct Home {
+    directory: PathBuf,
+    workspace: Workspace,
+    /// With `serve --dev`, secrets that nobody gave are made up.
+    made_up: BTreeMap<String, String>,
+}
+
+impl Home {
+    fn secret(&self, name: &str) -> Option<String> {
+        let given = Secrets::read([name], |_| None).ok().and_then(|secrets| secrets.get(name));
+        given.or_else(|| self.made_up.get(name).cloned())
+    }
 }
 
 /// What came back.
@@ -80,30 +154,133 @@ struct Answered {
 impl Send {
     pub async fn run(self, globals: &Globals) -> Result<Exit, Failure> {
         let letter = self.letter(globals)?;
+        if !self.chaos.is_empty() {
+            upset(globals, &self.chaos).await?;
+        }
         match self.times {
-            1 => one(globals, &letter).await,
+            1 => one(globals, &letter, self.wait).await,
             times => many(globals, letter, times as usize, usize::from(self.concurrency)).await,
         }
     }
 
     fn letter(&self, globals: &Globals) -> Result<Letter, Failure> {
         let (method, url) = self.address(globals)?;
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        for (name, value) in &self.headers {
-            headers.insert(name, value.clone());
-        }
         if let Some(key) = &self.key {
             HeaderValue::from_str(key).map_err(|_| usage("The key has characters that a header cannot have"))?;
         }
-        Ok(Letter {
-            http: client::http(client::is_local_text(&url))?,
-            method,
-            url,
-            headers,
-            key: self.key.clone().map(|key| (self.key_header.clone(), key)),
-            body: body(&self.data)?,
-        })
+        let path = Url::parse(&url).map_or_else(|_| String::new(), |url| url.path().to_string());
+        let home = self.home(globals)?;
+        let written = match &home {
+            Some(home) if letters::door(&home.workspace, &path).is_ok() => self.written(home, path)?,
+            _ => {
+                let at = home.as_ref().map_or(Path::new("."), |home| &home.directory);
+                self.unsigned(at)?
+            }
+        };
+        let (mut headers, key, body) = written;
+        for (name, value) in &self.headers {
+            headers.insert(name, value.clone());
+        }
+        Ok(Letter { http: client::http(client::is_local_text(&url))?, method, url, headers, key, body })
+    }
+
+    /// The workspace that says how senders sign, and has the fixtures. Only who names it must have it.
+    fn home(&self, globals: &Globals) -> Result<Option<Home>, Failure> {
+        let card = Card::read(globals);
+        let directory = match (&self.workspace, card.as_ref().and_then(|card| card.workspace.as_ref())) {
+            (Some(named), _) => named.clone(),
+            (None, Some(served)) => served.clone(),
+            (None, None) => PathBuf::from("."),
+        };
+        let files = read_files(&directory).ok().filter(|files| !files.0.is_empty());
+        let Some((workspace, _)) = files.and_then(|files| config::load(&files).ok()) else {
+            return match &self.workspace {
+                Some(_) => Err(usage(&format!("There is no workspace in {}", directory.display()))),
+                None => Ok(None),
+            };
+        };
+        let is_dev = card.is_some_and(|card| card.stand_ins.is_some());
+        let made_up = if is_dev { made_up(&workspace) } else { BTreeMap::new() };
+        Ok(Some(Home { directory, workspace, made_up }))
+    }
+
+    fn content(&self) -> Result<LetterBody, Failure> {
+        match (&self.fixture, &self.data) {
+            (Some(fixture), _) => Ok(LetterBody::Fixture(fixture.clone())),
+            (None, Some(data)) => Ok(LetterBody::Raw(body(data)?)),
+            (None, None) => Ok(LetterBody::Value(Value::Null)),
+        }
+    }
+
+    /// As its sender would write it, signed if we have what it signs with.
+    fn written(&self, home: &Home, path: String) -> Result<Written, Failure> {
+        let source = home.workspace.sources.iter().find(|source| source.path == path);
+        let secret = source.and_then(Source::signature).and_then(|rule| rule.secrets.first());
+        let has_own = source.is_some_and(|source| {
+            source.signature().is_some_and(|rule| {
+                let named = rule.scheme.headers();
+                named.first().is_some_and(|name| self.headers.iter().any(|(given, _)| given.as_str() == name))
+            })
+        });
+        let signature = match secret.map(|secret| (secret, home.secret(&secret.variable))) {
+            _ if has_own => Signature::None,
+            Some((_, Some(_))) if self.bad_signature => Signature::Wrong,
+            Some((_, Some(_))) => Signature::Right,
+            Some((secret, None)) => {
+                render::note(&format!("it is not signed: {} is not set here", secret.variable));
+                Signature::None
+            }
+            None => Signature::None,
+        };
+        let own_key = self.key.clone().filter(|_| self.key_header.is_none());
+        let letter = core::Letter {
+            to: path,
+            body: self.content()?,
+            set: self.fields.clone(),
+            // A number that is put into it later can only be in a header that nobody signs.
+            key: own_key,
+            headers: Vec::new(),
+            times: 1,
+            signature,
+        };
+        let post = letters::post(&home.workspace, &home.directory, &letter, |name| home.secret(name), render::now());
+        let post = post.map_err(|said| usage(&said))?;
+        let mut headers = HeaderMap::new();
+        for (name, value) in &post.headers {
+            let (name, value) = (name.parse::<HeaderName>(), HeaderValue::from_str(value));
+            let (Ok(name), Ok(value)) = (name, value) else {
+                return Err(usage("A header has characters that headers cannot have"));
+            };
+            headers.insert(name, value);
+        }
+        let mut key = self.key_header.clone().zip(self.key.clone());
+        if self.times > 1
+            && let Some(wanted) = &letter.key
+            && let Some(name) = headers.iter().find(|(_, value)| *value == wanted).map(|(name, _)| name.clone())
+        {
+            headers.remove(&name);
+            key = Some((name, wanted.clone()));
+        }
+        Ok((headers, key, post.body))
+    }
+
+    /// To an address that no workspace here knows.
+    fn unsigned(&self, directory: &Path) -> Result<Written, Failure> {
+        if self.bad_signature {
+            return Err(usage("Nothing says how to sign for this address").fix("name the workspace with --workspace"));
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let key_header = self.key_header.clone().unwrap_or(HeaderName::from_static("idempotency-key"));
+        let body = match self.content()? {
+            LetterBody::Raw(bytes) if self.fields.is_empty() => bytes,
+            LetterBody::Raw(bytes) => changed(serde_json::from_slice(&bytes).unwrap_or_default(), &self.fields)?,
+            LetterBody::Fixture(name) => {
+                changed(letters::fixture(directory, &name).map_err(|said| usage(&said))?, &self.fields)?
+            }
+            LetterBody::Value(value) => changed(value, &self.fields)?,
+        };
+        Ok((headers, self.key.clone().map(|key| (key_header, key)), body))
     }
 
     fn address(&self, globals: &Globals) -> Result<(reqwest::Method, String), Failure> {
@@ -142,6 +319,51 @@ impl Send {
         };
         let method = method.parse().map_err(|_| usage(&format!("`{method}` is not a method")))?;
         Ok((method, format!("{}{path}", intake.trim_end_matches('/'))))
+    }
+}
+
+/// Headers, the key that numbers may be put into, and the body.
+type Written = (HeaderMap, Option<(HeaderName, String)>, Vec<u8>);
+
+fn changed(mut body: Value, fields: &[(String, Value)]) -> Result<Vec<u8>, Failure> {
+    for (path, value) in fields {
+        if !set_field(&mut body, path, value.clone()) {
+            return Err(usage(&format!("`{path}` cannot be set in this body")));
+        }
+    }
+    Ok(body.to_string().into_bytes())
+}
+
+/// Tells the stand-ins of a server in dev mode what to answer next.
+async fn upset(globals: &Globals, asked: &[(String, Vec<u16>)]) -> Result<(), Failure> {
+    let Some(at) = Card::read(globals).and_then(|card| card.stand_ins) else {
+        return Err(Failure::new(
+            Exit::Refused,
+            "CL0554",
+            "Nobody can be told to fail: partners are called for real here",
+        )
+        .fix("start the server with `clinch serve --dev`, in which stand-ins are called"));
+    };
+    let mut answers: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
+    for (name, statuses) in asked {
+        answers.entry(name).or_default().extend(statuses);
+    }
+    let request = client::http(true)?.post(format!("{at}/answers")).header(CONTROL_HEADER, "1").json(&answers);
+    let answer = request.send().await.map_err(|error| {
+        Failure::new(
+            Exit::NotReachable,
+            "CL0520",
+            format!("The stand-ins at {at} do not answer: {}", client::cause(&error)),
+        )
+    })?;
+    let known: Value = answer.json().await.unwrap_or_default();
+    let known: Vec<&str> = known["stand_ins"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    match asked.iter().find(|(name, _)| !known.contains(&name.as_str()) && !name.contains('.')) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let said = format!("There is no integration `{name}`; there are: {}", known.join(", "));
+            Err(Failure::new(Exit::NotFound, "CL0505", said))
+        }
     }
 }
 
@@ -195,7 +417,7 @@ impl Answered {
     }
 }
 
-async fn one(globals: &Globals, letter: &Letter) -> Result<Exit, Failure> {
+async fn one(globals: &Globals, letter: &Letter, wait: Option<Duration>) -> Result<Exit, Failure> {
     let reply = letter.post(1).await;
     let answered = reply.outcome.map_err(|why| {
         Failure::new(Exit::NotReachable, "CL0520", format!("{} does not answer: {why}", letter.url))
@@ -218,13 +440,22 @@ async fn one(globals: &Globals, letter: &Letter) -> Result<Exit, Failure> {
         "seconds": reply.took.as_secs_f64(),
     });
     let shown = job.clone().unwrap_or_default();
-    render::show(globals.output(), &document, &shown, || {
-        let (event, took) = (event.unwrap_or_default(), reply.took.as_millis());
+    let sentence = || {
+        let (event, took) = (event.clone().unwrap_or_default(), reply.took.as_millis());
         match answered.replayed {
             false => format!("{} accepted  {event}  {shown}  {took} ms", answered.status),
             true => format!("{} duplicate of {event}  {shown}  {took} ms  nothing repeated", answered.status),
         }
-    })?;
+    };
+    if let (Some(wait), Some(id)) = (wait, job.as_ref().and_then(|job| job.parse::<JobId>().ok())) {
+        render::note(&sentence());
+        let ended = replay::ended(&Client::open(globals)?, globals.output(), id, wait, "").await;
+        if ended.is_ok() {
+            render::next(globals.output(), &format!("clinch jobs show {id}"));
+        }
+        return ended;
+    }
+    render::show(globals.output(), &document, &shown, sentence)?;
     if let Some(job) = job {
         render::next(globals.output(), &format!("clinch jobs show {job}"));
     }

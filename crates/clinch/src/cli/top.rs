@@ -4,6 +4,7 @@ use super::Globals;
 use super::client::Client;
 use super::exit::{Exit, Failure};
 use super::render::{self, BOLD, DIM, Output, RED, age, clean, cut, state, thousands};
+use crate::api::objective::{Objective, Stars};
 use crate::api::overview::{EndToEnd, Window};
 use crate::api::shapes::{FlowNow, Overview};
 use clap::Args;
@@ -85,6 +86,7 @@ fn text(told: &Overview) -> String {
     if let Some(window) = &told.window {
         text += &counted(window);
     }
+    text += &objective(told);
     dead_letters(&mut text, told);
     text
 }
@@ -123,6 +125,26 @@ fn counted(window: &Window) -> String {
     text
 }
 
+/// The objective with how fast it is missed, and the other north stars.
+fn objective(told: &Overview) -> String {
+    let Objective { end_to_end_seconds, target, burning, windows } = &told.objective;
+    let rates = windows.iter().filter_map(|one| Some(format!("   {} {:.1}", clean(&one.window), one.rate?)));
+    let style = if burning == "no" { anstyle::Style::new() } else { RED };
+    let share = (target * 100_000.0).round() / 1_000.0;
+    let mut text = format!(
+        "objective  {share} % within {end_to_end_seconds} s   burns {style}{}{style:#}{}\n",
+        clean(burning),
+        rates.collect::<String>()
+    );
+    let Stars { steps, protected, dead_in_day, replayed_in_day } = told.stars;
+    let (dead, replayed) = (thousands(dead_in_day), thousands(replayed_in_day));
+    let _ = writeln!(
+        text,
+        "protected  {protected} of {steps} steps that act outside   dead in 24h {dead}   replayed well within 24h {replayed}"
+    );
+    text
+}
+
 fn dead_letters(text: &mut String, told: &Overview) {
     let most = told.dead.iter().map(|group| group.jobs).max().unwrap_or(0).max(1);
     if !told.dead.is_empty() {
@@ -137,9 +159,11 @@ fn dead_letters(text: &mut String, told: &Overview) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::jobs::tests::at;
     use super::*;
-    use crate::api::overview::{Counted, Need, Rejections};
+    use crate::api::needs::Need;
+    use crate::api::objective::BurnNow;
+    use crate::api::overview::{Counted, Rejections};
+    use crate::api::shapes::sample::at;
     use crate::api::shapes::{DeadNow, StoreNow, WaitingNow};
 
     #[test]
@@ -160,6 +184,7 @@ mod tests {
                 command: "clinch dlq groups".into(),
                 page: "/dead".into(),
             }],
+            alerts: Vec::new(),
             safe_mode: Vec::new(),
             flows: vec![FlowNow { flow: "orders".into(), queued: 164, waiting: 12, dead: 37, ..FlowNow::default() }],
             dead: vec![DeadNow { flow: "orders".into(), reason: "auth_failed".into(), jobs: 37 }],
@@ -169,7 +194,7 @@ mod tests {
                 since: at(0),
                 until: at(3_600),
                 counted,
-                rejections: vec![Rejections { outcome: "unverified".into(), requests: 41 }],
+                rejections: vec![Rejections { outcome: "bad_signature".into(), requests: 41 }],
                 end_to_end: EndToEnd {
                     jobs: 2_000,
                     cut: true,
@@ -181,6 +206,16 @@ mod tests {
                 },
                 parts: Vec::new(),
             }),
+            objective: Objective {
+                end_to_end_seconds: 30.0,
+                target: 0.95,
+                burning: "slowly".into(),
+                windows: vec![
+                    BurnNow { window: "5m".into(), jobs: 0, missed: 0, rate: None },
+                    BurnNow { window: "30m".into(), jobs: 100, missed: 50, rate: Some(10.0) },
+                ],
+            },
+            stars: Stars { steps: 14, protected: 12, dead_in_day: 37, replayed_in_day: 30 },
             store: StoreNow {
                 unwell: None,
                 warning: None,
@@ -201,9 +236,15 @@ jobs       queued 164   running 0   waiting 12   retrying 0   dead 37
 waiting    for circuit 12
 ";
         assert!(lines.join("\n").starts_with(expected.trim_end()), "{text}");
-        assert!(text.contains("intake     accepted 12,431   duplicates 318   rejected 41 (unverified 41)\n"), "{text}");
+        assert!(
+            text.contains("intake     accepted 12,431   duplicates 318   rejected 41 (bad_signature 41)\n"),
+            "{text}"
+        );
         let speed = "end to end p50 1.2s   p95 9.8s   p99 -   99.1 % within 30 s   (the newest 2000 jobs)\n";
         assert!(text.contains(speed), "{text}");
+        assert!(text.contains("objective  95 % within 30 s   burns slowly   30m 10.0\n"), "{text}");
+        let stars = "protected  12 of 14 steps that act outside   dead in 24h 37   replayed well within 24h 30\n";
+        assert!(text.contains(stars), "{text}");
         assert!(text.contains("auth_failed                 37  ########################  orders\n"), "{text}");
     }
 }

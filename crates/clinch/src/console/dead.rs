@@ -5,10 +5,11 @@ use super::ask::query;
 use super::door::{Post, Refused, Visitor, see_other};
 use super::frame::{self, Frame};
 use super::look;
+use super::runbooks;
 use crate::api::dead::DeadShapes;
 use crate::api::drops::{Drop, DropDone, DropList, DropsAsk, DropsDone};
 use crate::api::shapes::{DeadGroup, DeadGroups, Job, JobList, Moment};
-use crate::runbook::{self, Runbook};
+use crate::runbook::Runbook;
 use askama::Template;
 use axum::extract::Query;
 use axum::response::Response;
@@ -89,7 +90,7 @@ pub async fn list(visitor: Visitor, Query(asked): Query<BTreeMap<String, String>
         let shapes = shapes(&visitor, &group).await?;
         let pairs = [("flow", flow), ("reason", reason), ("before", text("before")), ("limit", ROWS)];
         let rows = visitor.get(format!("dead{}", query(&pairs))).await?;
-        let (runbook, group) = (runbook::find(reason), Group::new(group, Some(shapes), &frame));
+        let (runbook, group) = (runbooks::find(&visitor, reason).await, Group::new(group, Some(shapes), &frame));
         return Ok(frame::html(&GroupPage { frame, group, runbook, rows }));
     }
     let mut groups = Vec::with_capacity(found.len());

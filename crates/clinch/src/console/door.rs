@@ -4,12 +4,12 @@ use super::Desk;
 use super::ask::{Ask, Refusal};
 use super::frame::{self, Frame};
 use super::held::Held;
+use super::oidc;
 use crate::api::auth::Peer;
 use crate::sessions::Entry;
 use askama::Template;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
-use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request, State};
 use axum::http::header::{COOKIE, HOST, LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE};
@@ -52,10 +52,31 @@ impl Hosts {
     }
 }
 
+/// The name that somebody called.
+fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let named = headers.get(HOST).and_then(|value| value.to_str().ok());
+    named.or_else(|| uri.authority().map(|authority| authority.as_str()))
+}
+
+/// Somebody who is not logged in.
+pub struct Caller {
+    /// One of the console's own names: others do not get past the guard.
+    pub host: String,
+    pub from: IpAddr,
+}
+
+impl FromRequestParts<Desk> for Caller {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _desk: &Desk) -> Result<Caller, Response> {
+        let from = parts.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |Peer(ip)| *ip);
+        Ok(Caller { host: host(&parts.headers, &parts.uri).unwrap_or_default().into(), from })
+    }
+}
+
 /// Lets nobody in who comes by another name or from another site.
 pub async fn guard(State(desk): State<Desk>, request: Request, next: Next) -> Response {
-    let named = request.headers().get(HOST).and_then(|value| value.to_str().ok());
-    let host = named.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    let host = host(request.headers(), request.uri());
     if !host.is_some_and(|host| desk.hosts.knows(host)) {
         let said = "The console is not known by this name. Add it to `console: {hosts: […]}` in clinch.yml.\n";
         return (StatusCode::MISDIRECTED_REQUEST, said).into_response();
@@ -76,7 +97,7 @@ fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
     }
 }
 
-fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let all = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = all.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
@@ -222,7 +243,7 @@ fn csrf_of(secret: &str) -> String {
     BASE64URL_NOPAD.encode(digest(&SHA256, format!("form {secret}").as_bytes()).as_ref())
 }
 
-fn theme_of(headers: &HeaderMap) -> &'static str {
+pub fn theme_of(headers: &HeaderMap) -> &'static str {
     let asked = cookie(headers, THEME).unwrap_or_default();
     THEMES.into_iter().find(|theme| *theme == asked).unwrap_or(THEMES[0])
 }
@@ -256,7 +277,9 @@ pub async fn nothing_here(visitor: Visitor, uri: Uri) -> Refused {
 
 /// A path of ours to go back to: never to another site.
 pub fn own_path(path: &str) -> &str {
-    if path.starts_with('/') && !path.starts_with("//") && !path.contains('\\') { path } else { "/" }
+    // Browsers pass over line breaks and tabs: `/\t/host` is another site.
+    let is_plain = path.bytes().all(|letter| letter > b' ' && letter != 0x7f && letter != b'\\');
+    if path.starts_with('/') && !path.starts_with("//") && is_plain { path } else { "/" }
 }
 
 pub fn see_other(to: &str) -> Response {
@@ -272,9 +295,15 @@ struct LoginPage {
     back: String,
     code: String,
     failed: bool,
+    /// Who else vouches for people.
+    provider: Option<String>,
 }
 
-pub async fn ask_in(Query(asked): Query<BTreeMap<String, String>>, headers: HeaderMap) -> Response {
+pub async fn ask_in(
+    State(desk): State<Desk>,
+    Query(asked): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Response {
     let text = |name: &str| asked.get(name).cloned().unwrap_or_default();
     let page = LoginPage {
         theme: theme_of(&headers),
@@ -282,18 +311,19 @@ pub async fn ask_in(Query(asked): Query<BTreeMap<String, String>>, headers: Head
         back: text("back"),
         code: text("code"),
         failed: false,
+        provider: desk.oidc.rule().as_ref().map(oidc::called),
     };
     frame::html(&page)
 }
 
 /// Who it is cannot be found out while the store is away.
-fn away(error: StoreError) -> Response {
+pub fn away(error: StoreError) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "2")], format!("{error}\n")).into_response()
 }
 
 pub async fn log_in(
     State(desk): State<Desk>,
-    peer: Option<Extension<Peer>>,
+    Caller { from, .. }: Caller,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
@@ -301,23 +331,12 @@ pub async fn log_in(
     let text = |name: &str| fields.get(name).map_or("", |value| value.trim());
     let back = text("back");
     let back = own_path(back);
-    let from = peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |Extension(Peer(ip))| ip);
     let entry = match text("code") {
         "" => desk.sessions.enter(text("name"), text("password"), from).await,
         code => desk.sessions.redeem(code, from).await,
     };
     match entry {
-        Ok(Entry::In(secret)) => {
-            // Nobody goes on under a secret that he had before.
-            if let Some(before) = cookie(&headers, SESSION)
-                && let Err(error) = desk.sessions.leave(before).await
-            {
-                return away(error);
-            }
-            let mut response = see_other(back);
-            set_cookie(&mut response, &format!("{SESSION}={secret}{SESSION_RULES}"));
-            response
-        }
+        Ok(Entry::In(secret)) => let_in(&desk, &headers, &secret, see_other(back)).await,
         Err(error) => away(error),
         Ok(Entry::Refused | Entry::Wait(_)) => {
             let page = LoginPage {
@@ -326,10 +345,23 @@ pub async fn log_in(
                 back: back.into(),
                 code: String::new(),
                 failed: true,
+                provider: desk.oidc.rule().as_ref().map(oidc::called),
             };
             (StatusCode::UNAUTHORIZED, frame::html(&page)).into_response()
         }
     }
+}
+
+/// The answer to somebody who is logged in from now on.
+pub async fn let_in(desk: &Desk, headers: &HeaderMap, secret: &str, mut response: Response) -> Response {
+    // Nobody goes on under a secret that he had before.
+    if let Some(before) = cookie(headers, SESSION)
+        && let Err(error) = desk.sessions.leave(before).await
+    {
+        return away(error);
+    }
+    set_cookie(&mut response, &format!("{SESSION}={secret}{SESSION_RULES}"));
+    response
 }
 
 pub async fn log_out(State(desk): State<Desk>, headers: HeaderMap, _post: Post) -> Response {
@@ -352,7 +384,7 @@ pub async fn theme(post: Post) -> Response {
     response
 }
 
-fn set_cookie(response: &mut Response, cookie: &str) {
+pub fn set_cookie(response: &mut Response, cookie: &str) {
     let cookie = HeaderValue::from_str(cookie).expect("a cookie of ours is printable");
     response.headers_mut().append(SET_COOKIE, cookie);
 }
@@ -373,6 +405,26 @@ mod tests {
         assert!(!own(&[("sec-fetch-site", "none")]));
         assert!(!own(&[("origin", "http://evil.example")]));
         assert!(!own(&[]));
+    }
+
+    #[test]
+    fn k1_after_a_log_in_one_comes_back_to_a_page_of_the_console_and_to_no_other_site() {
+        for own in ["/", "/jobs?state=dead&q=a%20b", "/effects/job_1/step"] {
+            assert_eq!(own_path(own), own);
+        }
+        for other in [
+            "",
+            "jobs",
+            "//evil.example",
+            "/\\evil.example",
+            "/\t/evil.example",
+            "/\n/evil.example",
+            "https://evil.example",
+            "/ /x",
+            "/\0/x",
+        ] {
+            assert_eq!(own_path(other), "/", "{other:?}");
+        }
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Frame {
     pub approvals: u64,
     /// Those that are not closed.
     pub circuits: u64,
+    /// Those that fire and are not silenced.
+    pub alerts: u64,
     pub safe_mode: Vec<SafeMode>,
     /// What was done on the page before.
     pub done: Option<&'static str>,
@@ -60,6 +62,7 @@ impl Frame {
             dead: overview.flows.iter().map(|flow| flow.dead).sum(),
             approvals: needed("approvals"),
             circuits: needed("circuit"),
+            alerts: overview.alerts.len() as u64,
             version: overview.version.clone(),
             safe_mode: overview.safe_mode.clone(),
             done: visitor.done.as_deref().and_then(look::said),

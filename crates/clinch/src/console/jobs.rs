@@ -101,7 +101,7 @@ pub async fn replay(Path(id): Path<String>, post: Post) -> Result<Response, Refu
 
 /// What may repeat or lose something is not done by one press.
 pub fn not_confirmed(detail: String) -> Refusal {
-    Refusal { status: 400, code: "CL0531".into(), title: "It was not confirmed".into(), detail }
+    Refusal { status: 400, code: "CL0518".into(), title: "It was not confirmed".into(), detail }
 }
 
 #[cfg(test)]

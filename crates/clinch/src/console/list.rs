@@ -195,7 +195,7 @@ pub async fn selected(visitor: Visitor, RawQuery(raw): RawQuery) -> Result<Respo
     if ids.is_empty() {
         let detail = "Tick the jobs that are meant, then press the button again. Nothing was changed.".into();
         let title = "No job was chosen".into();
-        return Err(visitor.refused(Refusal { status: 400, code: "CL0531".into(), title, detail }));
+        return Err(visitor.refused(Refusal { status: 400, code: "CL0518".into(), title, detail }));
     }
     Ok(see_other(&format!("/replays/new{}", query(&[("q", &format!("job:{}", ids.join(",")))]))))
 }

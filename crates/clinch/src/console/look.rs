@@ -76,6 +76,11 @@ pub fn percent(share: &f64) -> String {
     format!("{percent} %")
 }
 
+/// How many times as much as may be.
+pub fn rate(rate: &f64) -> String {
+    format!("{rate:.1}")
+}
+
 /// A size: 41 GB.
 pub fn bytes(bytes: &u64) -> String {
     match bytes {
@@ -95,6 +100,15 @@ pub fn kind(kind: &str) -> &'static str {
         "approvals" => "Approvals",
         "budget" => "Budget exhausted",
         _ => "Look",
+    }
+}
+
+/// How bad an alert is, as the first word of it.
+pub fn severity(word: &str) -> &'static str {
+    match word {
+        "critical" => "CRIT",
+        "warning" => "WARN",
+        _ => "INFO",
     }
 }
 
@@ -185,6 +199,11 @@ pub fn said(word: &str) -> Option<&'static str> {
         "resolved-before" => "It was so already; nothing was changed.",
         "left-alone" => "It is not called any more. Events are still accepted.",
         "called-again" => "It is called again.",
+        "silenced" => "Nobody is told that it fires. It is still shown here.",
+        "unsilenced" => "People are told again.",
+        "not-silenced" => "It was not silenced; nothing was changed.",
+        "channel-works" => "The test was sent.",
+        "channel-fails" => "The test could not be sent; the log says why, and so does `clinch alerts test`.",
         _ => return None,
     })
 }

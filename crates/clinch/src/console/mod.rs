@@ -1,6 +1,7 @@
 //! The console: HTML for people, rendered here, from what the public API answers. Reading and all that changes something in
 //! bounds works without a script; the script adds keys and live numbers.
 
+mod alerts;
 mod approvals;
 mod ask;
 mod audit;
@@ -19,6 +20,7 @@ mod keys;
 mod list;
 mod live;
 mod look;
+mod oidc;
 mod overview;
 mod pauses;
 mod replays;
@@ -31,6 +33,7 @@ pub use ask::Api;
 pub use door::Hosts;
 
 use crate::clock::Clock;
+use crate::oidc::{CALLBACK, Oidc};
 use crate::sessions::Sessions;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -53,6 +56,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 pub struct Desk {
     pub api: Api,
     pub sessions: Arc<Sessions>,
+    pub oidc: Arc<Oidc>,
     pub clock: Arc<dyn Clock>,
     pub hosts: Hosts,
     pub stop: CancellationToken,
@@ -67,7 +71,12 @@ pub fn router(desk: Desk) -> Router {
         .route("/jobs/selected", get(list::selected))
         .route("/jobs/{id}", get(jobs::show))
         .route("/jobs/{id}/replay", post(jobs::replay))
+        .route("/runbooks", get(runbooks::list))
         .route("/runbooks/{name}", get(runbooks::show))
+        .route("/alerts", get(alerts::show))
+        .route("/alerts/silence", post(alerts::silence))
+        .route("/alerts/unsilence", post(alerts::unsilence))
+        .route("/alerts/test", post(alerts::test))
         .route("/events", get(events::list))
         .route("/events/{id}", get(events::show))
         .route("/effects", get(effects::list))
@@ -107,6 +116,8 @@ pub fn router(desk: Desk) -> Router {
         .route("/held/{id}/undo", post(held::undo))
         .route("/live", get(live::stream))
         .route("/login", get(door::ask_in).post(door::log_in))
+        .route("/login/oidc", get(oidc::begin))
+        .route(CALLBACK, get(oidc::finish))
         .route("/logout", post(door::log_out))
         .route("/theme", post(door::theme))
         .route("/static/{file}", get(files::serve))

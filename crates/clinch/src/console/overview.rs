@@ -44,6 +44,8 @@ pub async fn show(visitor: Visitor, Query(asked): Query<BTreeMap<String, String>
     let mut told: Overview = visitor.get(format!("overview{}", query(&[("window", asked)]))).await?;
     let window = told.window.take().ok_or_else(|| visitor.strange("the window is missing"))?;
     let frame = Frame::with(&visitor, "Overview".into(), "overview", &told);
+    // What an alert says is not said again.
+    told.needs.retain(|need| !told.alerts.iter().any(|alert| need.is_said_by(alert)));
     let sum = |of: fn(&FlowNow) -> u64| told.flows.iter().map(of).sum();
     let map = vec![
         ("queued", sum(|flow| flow.queued)),

@@ -198,11 +198,8 @@ fn steps(told: &JobShow, scale: &Scale) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::shapes::{Effect, Job, Preview};
-
-    fn at(second: i64) -> Moment {
-        Moment(Timestamp::from_micros((1_790_000_000 + second) * 1_000_000))
-    }
+    use crate::api::shapes::sample::{at, job, told};
+    use crate::api::shapes::{Effect, Job};
 
     fn attempt(no: u32, from: i64, to: i64) -> Attempt {
         Attempt {
@@ -220,53 +217,19 @@ mod tests {
     }
 
     fn story(attempts: Vec<Attempt>) -> JobShow {
-        JobShow {
-            schema: String::new(),
-            job: Job {
-                id: "job_01HZX5T0N8W2A".into(),
-                event_id: "evt_01HZX5T0N8W29".into(),
-                flow: "signup".into(),
-                queue: "crm".into(),
-                version: "v1".into(),
-                state: "dead".into(),
-                received_at: at(0),
-                due_at: None,
-                waits_for: None,
-                failures: 2,
-                attempts: 2,
-                replays: 0,
-                ended_at: Some(at(100)),
-                reason: None,
-                error: None,
-                refusal: None,
-            },
-            reason_meaning: None,
-            event: None,
-            answer_status: 202,
-            key_until: None,
-            priority: 0,
-            waits_behind: None,
-            failures_max: Some(3),
-            attempts,
-            effects: vec![Effect {
-                step: "charge".into(),
-                state: "not_done".into(),
-                idempotency: "none".into(),
-                sends: 2,
-                first_intended_at: at(50),
-                changed_at: at(100),
-                answer_status: None,
-                key: None,
-                proof: None,
-                if_replayed: None,
-            }],
-            late_answers: vec![],
-            deliveries: vec![],
-            audit: vec![],
-            unread: None,
-            body: Preview { bytes: 0, json: false, lines: vec![], cut: false },
-            entrance: None,
-        }
+        let effects = vec![Effect {
+            step: "charge".into(),
+            state: "not_done".into(),
+            idempotency: "none".into(),
+            sends: 2,
+            first_intended_at: at(50),
+            changed_at: at(100),
+            answer_status: None,
+            key: None,
+            proof: None,
+            if_replayed: None,
+        }];
+        told(Job { ended_at: Some(at(100)), reason: None, error: None, ..job() }, attempts, effects)
     }
 
     #[test]

@@ -79,7 +79,9 @@ async fn start(directory: &Path) -> Result<App, String> {
         admin_tls: None,
         roles: Roles::ALL,
         proxy: None,
+        watch: false,
         grace: Duration::from_secs(5),
+        rehearsal: None,
     };
     match app::start(options.clone()).await {
         // The usual ports are taken: any others will do for a demonstration.

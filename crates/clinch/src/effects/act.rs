@@ -7,6 +7,7 @@ use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, Receipt};
 use clinch_core::key::Fingerprint;
 use clinch_store::target::Targets;
+use http::{Method, Uri};
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -37,6 +38,13 @@ pub trait Act: Send + Sync {
         None
     }
 
+    /// The request that it is, if it is one.
+    fn request(&self) -> Option<(Method, Uri)> {
+        None
+    }
+    /// What it would do, for people who plan, and what tells it from anything else that it could be: everything that would be sent.
+    fn told(&self) -> (String, Fingerprint);
+
     fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a>;
 }
 
@@ -66,4 +74,21 @@ pub enum Sent {
     Refused(String),
     /// It could not be made into a request at all.
     Invalid(String),
+}
+
+impl Sent {
+    /// The status of the answer; or in a word of a fixed list why there is none.
+    pub const fn in_a_word(&self) -> Result<u16, &'static str> {
+        match self {
+            Sent::Answered { receipt, .. } => Ok(receipt.status),
+            Sent::NotSent(_) => Err("connect_error"),
+            Sent::TooLate => Err("too_late"),
+            Sent::NoAnswer { timed_out: true, .. } => Err("effect_timeout"),
+            Sent::NoAnswer { timed_out: false, .. } => Err("connection_lost"),
+            Sent::Blocked(_) => Err("ssrf_blocked"),
+            Sent::Failed { .. } | Sent::Broken { .. } | Sent::Undone(_) | Sent::Refused(_) | Sent::Invalid(_) => {
+                Err("_OTHER")
+            }
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //! Our own rather than a client library's, because the ledger must know exactly whether a request was written to a
 //! connection or not: libraries send again by themselves, and do not always tell.
 
+use crate::rehearsal::Detour;
+use crate::trust::tls_config;
 use bytes::Bytes;
 use clinch_core::egress::{Blocked, Egress};
 use http::{Request, Response, Uri};
@@ -11,7 +13,6 @@ use hyper::body::{Frame, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use rustls_platform_verifier::BuilderVerifierExt;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
@@ -174,16 +175,17 @@ type Shelf = Mutex<HashMap<Target, Vec<Idle>>>;
 pub struct Connections {
     tls: TlsConnector,
     egress: Arc<Egress>,
+    detour: Option<Arc<Detour>>,
     idle: Arc<Shelf>,
 }
 
 impl Connections {
-    pub fn new(egress: Arc<Egress>) -> Result<Connections, String> {
+    pub fn new(egress: Arc<Egress>, detour: Option<Arc<Detour>>) -> Result<Connections, String> {
         let idle: Arc<Shelf> = Arc::default();
         tokio::spawn(sweep(Arc::downgrade(&idle)));
         let mut config = tls_config()?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Connections { tls: TlsConnector::from(Arc::new(config)), egress, idle })
+        Ok(Connections { tls: TlsConnector::from(Arc::new(config)), egress, detour, idle })
     }
 
     /// A kept connection, the most recently used first. Whether it is still open is seen when it is used.
@@ -212,6 +214,9 @@ impl Connections {
     }
 
     pub async fn open(&self, target: &Target) -> Result<Sender, NoConnection> {
+        if let Some(detour) = &self.detour {
+            return handshake(aside(detour.http).await?).await;
+        }
         let Target { tls, host, port } = target;
         self.egress.check_host(*tls, host, *port).map_err(NoConnection::Blocked)?;
         let stream = dial(&self.egress, host, *port).await?;
@@ -220,6 +225,13 @@ impl Connections {
         }
         handshake(encrypt(&self.tls, host, stream).await?).await
     }
+}
+
+/// A connection to whoever stands in for the target.
+pub async fn aside(address: SocketAddr) -> Result<TcpStream, NoConnection> {
+    let stream = TcpStream::connect(address).await.map_err(|error| NoConnection::Failed(error.to_string()))?;
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
 }
 
 /// A connection to a host whose name was looked at, if all that it is at this moment may be called.
@@ -279,24 +291,6 @@ async fn sweep(shelf: std::sync::Weak<Shelf>) {
             !kept.is_empty()
         });
     }
-}
-
-/// The machine's certificates; where it has none, the roots that clinch brings along.
-pub fn tls_config() -> Result<rustls::ClientConfig, String> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = || {
-        rustls::ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| format!("TLS cannot be set up: {error}"))
-    };
-    Ok(match builder()?.with_platform_verifier() {
-        Ok(builder) => builder.with_no_client_auth(),
-        Err(_) => {
-            let mut roots = rustls::RootCertStore::empty();
-            roots.add_parsable_certificates(webpki_root_certs::TLS_SERVER_ROOT_CERTS.iter().cloned());
-            builder()?.with_root_certificates(roots).with_no_client_auth()
-        }
-    })
 }
 
 #[cfg(test)]

@@ -2,14 +2,17 @@
 //! send, conclude. In this order, and nothing else opens a connection.
 
 use super::act::{Act, Sent, Tools};
-use super::http::HttpClient;
+use super::http::{Forwarded, HttpCall, HttpClient};
 use super::mail::MailClient;
 use super::partner::{Entry, Partners, Visit, Wait};
 use super::policy::{self, Policies};
 use super::safety::{self, Care, Drains, Outgoing};
 use super::script::Scripts;
+use super::trail;
 use crate::house::House;
 use crate::partners::Seen;
+use crate::tracer::{Asking, Spans};
+use bytes::Bytes;
 use clinch_core::attempt::{Again, Failure, Outcome, read_status};
 use clinch_core::breaker::is_failure;
 use clinch_core::control::Scope;
@@ -18,10 +21,13 @@ use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::id::JobId;
 use clinch_core::integration::Integration;
 use clinch_core::job::Waits;
+use clinch_core::payload::TraceId;
 use clinch_core::term::{Term, may_begin};
 use clinch_core::time::Timestamp;
 use clinch_store::target::Targets;
 use clinch_store::{Claim, Conclusion, Held, NewEffect};
+use http::request::Parts;
+use http::{Request, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +46,8 @@ pub struct Effect<'a> {
     pub idempotency: Idempotency,
     pub policies: Policies,
     pub outgoing: Outgoing,
+    /// What is told of the attempt, where somebody listens.
+    pub spans: Option<&'a Spans>,
 }
 
 /// How an act fared at the gate.
@@ -89,11 +97,31 @@ impl Trace {
 impl Gate {
     pub fn new(house: House) -> Result<Gate, String> {
         let directory = &house.versions.directory;
-        let scripts = Scripts::new(directory.clone(), &house.directory, house.stop.clone());
+        let scripts = Scripts::new(directory.clone(), &house.directory, house.metrics.clone(), house.stop.clone());
         let databases = Targets::new(directory);
-        let (http, mail) = (HttpClient::new(house.egress.clone())?, MailClient::new(house.egress.clone())?);
+        let (egress, detour) = (&house.egress, &house.detour);
+        let http = HttpClient::new(egress.clone(), detour.clone())?;
+        let mail = MailClient::new(egress.clone(), detour.clone())?;
         let tools = Tools { http, mail, databases, scripts };
         Ok(Gate { house, tools, partners: Partners::new(), drains: Drains::default() })
+    }
+
+    /// Asks somebody who is no partner and no step's business, such as who vouches for people: nothing is intended and nothing kept. The
+    /// status and all of the answer, or why there is none.
+    pub async fn inquire(
+        &self,
+        question: Request<Bytes>,
+        timeout: Duration,
+        body_bytes_max: usize,
+    ) -> Result<(StatusCode, Bytes), String> {
+        let (Parts { method, uri, headers, .. }, body) = question.into_parts();
+        let call = HttpCall { method, uri, headers, body, timeout, key: None };
+        match self.tools.http.forward(call, Idempotency::None, body_bytes_max).await {
+            Ok(Forwarded { status, body: Some(body), .. }) => Ok((status, body)),
+            Ok(_) => Err("its answer is too long, or broke off".into()),
+            Err(Sent::NotSent(why) | Sent::Blocked(why) | Sent::Invalid(why) | Sent::NoAnswer { why, .. }) => Err(why),
+            Err(_) => Err("no answer came".into()),
+        }
     }
 
     /// `term` tells how long the lease is surely ours, if it still is.
@@ -107,7 +135,10 @@ impl Gate {
             return Ok(Passage::Wait(wait));
         }
         let care = match self.drains.care(&self.house, &effect).await? {
-            Care::Wait(wait) => return Ok(Passage::Wait(wait)),
+            Care::Wait(wait) => {
+                self.house.metrics.effect_held(&effect.partner.name);
+                return Ok(Passage::Wait(wait));
+            }
             Care::Decline(failure) => return Ok(Passage::Over(Outcome::Declined(failure))),
             care => care,
         };
@@ -116,9 +147,9 @@ impl Gate {
         {
             return Ok(halt);
         }
-        let Effect { claim, step, partner, idempotency, .. } = effect;
+        let Effect { claim, step, partner, idempotency, spans, .. } = effect;
         let lease = claim.lease;
-        let visit = match self.enter(partner, lease.job, &*act).await? {
+        let mut visit = match self.enter(partner, lease.job, &*act).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Passage::Wait(wait)),
         };
@@ -138,32 +169,47 @@ impl Gate {
         // The answer may have come late, and to connect takes its time: others may have the job by now.
         let may_begin =
             || term().is_some_and(|term| may_begin(self.house.clock.instant(), term, self.house.store.life()));
+        let request = spans.and_then(|_| Some((act.request()?, self.house.clock.now())));
         let sent = act.send(&self.tools, idempotency, &may_begin).await;
         crate::crash::point("after_send");
-        self.tell(visit, &sent);
+        self.tell(visit, &sent, spans.and_then(Spans::example));
+        let answer = spans.map(|_| sent.in_a_word());
         let passed = self.judge(step, partner, idempotency, sent);
+        if let (Some(spans), Some(answer)) = (spans, answer) {
+            trail::tell(spans, claim, intent.at, request, answer, partner, &passed);
+        }
         self.house.metrics.effect(&partner.name, idempotency, &passed.conclusion.state);
         Ok(Passage::Passed(passed))
     }
 
-    /// A question to the partner, which changes nothing there: it is not in the ledger.
+    /// A question to the partner, which changes nothing there: it is not in the ledger. `asking` is where it is told.
     pub async fn ask(
         &self,
         job: JobId,
         partner: &Arc<Integration>,
         question: Box<dyn Act>,
+        asking: Option<Asking<'_>>,
     ) -> clinch_store::Result<Result<Sent, Wait>> {
         if let Some(wait) = self.paused(partner) {
             return Ok(Err(wait));
         }
-        let visit = match self.enter(partner, job, &*question).await? {
+        let mut visit = match self.enter(partner, job, &*question).await? {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Err(wait)),
         };
         visit.hold(&self.house).await;
+        let request = asking.and_then(|asking| Some((asking, question.request()?, self.house.clock.now())));
         let sent = question.send(&self.tools, Idempotency::Natural, &|| true).await;
-        self.tell(visit, &sent);
+        self.tell(visit, &sent, asking.and_then(|asking| asking.spans.example()));
+        if let Some((asking, request, began)) = request {
+            trail::tell_asked(asking, partner, &request, sent.in_a_word(), (began, self.house.clock.now()));
+        }
         Ok(Ok(sent))
+    }
+
+    /// Something that is no effect of a job: it is not written down, and no limit of a partner counts it.
+    pub async fn post(&self, act: Box<dyn Act>) -> Sent {
+        act.send(&self.tools, Idempotency::Natural, &|| true).await
     }
 
     /// What is seen of the partners that were called.
@@ -182,16 +228,19 @@ impl Gate {
         self.partners.of(&self.house, partner).enter(&self.house, job, act.timeout()).await
     }
 
-    fn tell(&self, visit: Visit, sent: &Sent) {
-        match sent {
-            Sent::Answered { receipt, .. } => visit.tell(&self.house, is_failure(receipt.status)),
-            Sent::NotSent(_) | Sent::NoAnswer { .. } | Sent::Undone(_) | Sent::Failed { .. } | Sent::Broken { .. } => {
-                visit.tell(&self.house, true)
-            }
-            Sent::Refused(_) => visit.tell(&self.house, false),
+    fn tell(&self, visit: Visit, sent: &Sent, example: Option<TraceId>) {
+        let (class, failed) = match sent {
+            Sent::Answered { receipt, .. } => (class_of(receipt.status), is_failure(receipt.status)),
+            Sent::NoAnswer { timed_out: true, .. }
+            | Sent::Failed { reason: Reason::Timeout, .. }
+            | Sent::Broken { reason: Reason::Timeout, .. } => ("timeout", true),
+            Sent::NotSent(_) | Sent::NoAnswer { .. } => ("network", true),
+            Sent::Undone(_) | Sent::Failed { .. } | Sent::Broken { .. } => ("error", true),
+            Sent::Refused(_) => ("error", false),
             // These say nothing of the partner.
-            Sent::TooLate | Sent::Invalid(_) | Sent::Blocked(_) => {}
-        }
+            Sent::TooLate | Sent::Invalid(_) | Sent::Blocked(_) => return,
+        };
+        visit.tell(&self.house, class, failed, example);
     }
 
     fn judge(&self, step: &Arc<str>, partner: &Integration, class: Idempotency, sent: Sent) -> Passed {
@@ -253,5 +302,16 @@ impl Gate {
             }
         };
         Passed { conclusion: Conclusion { name: step.clone(), state, at: now }, trace, result }
+    }
+}
+
+/// The class of a status, in the words of metrics.
+fn class_of(status: u16) -> &'static str {
+    match status {
+        429 => "429",
+        300..400 => "3xx",
+        400..500 => "4xx",
+        500.. => "5xx",
+        ..300 => "2xx",
     }
 }

@@ -2,6 +2,7 @@
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
 use super::connection::{Connections, NoConnection, Sender, Target};
+use crate::rehearsal::Detour;
 use bytes::{Bytes, BytesMut};
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
 use clinch_core::egress::Egress;
@@ -40,6 +41,22 @@ impl Act for HttpCall {
         Some((place, fingerprint))
     }
 
+    fn request(&self) -> Option<(Method, Uri)> {
+        Some((self.method.clone(), self.uri.clone()))
+    }
+
+    fn told(&self) -> (String, Fingerprint) {
+        let place = format!("{} {}", self.method, self.uri);
+        let mut headers: Vec<String> = self
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())))
+            .collect();
+        headers.sort();
+        let fingerprint = Fingerprint::of(&format!("{place}\n{}", headers.join("\n")), &self.body);
+        (place, fingerprint)
+    }
+
     fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {
         Box::pin(tools.http.send(*self, class, may_begin))
     }
@@ -70,8 +87,9 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    pub fn new(egress: Arc<Egress>) -> Result<HttpClient, String> {
-        Ok(HttpClient { connections: Connections::new(egress)? })
+    /// With a detour, nobody outside is called.
+    pub fn new(egress: Arc<Egress>, detour: Option<Arc<Detour>>) -> Result<HttpClient, String> {
+        Ok(HttpClient { connections: Connections::new(egress, detour)? })
     }
 
     pub async fn send(&self, call: HttpCall, class: Idempotency, may_begin: MayBegin<'_>) -> Sent {

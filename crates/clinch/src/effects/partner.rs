@@ -5,6 +5,7 @@ use super::places::{Place, Places};
 use super::record::{Record, UnderWay};
 use crate::house::House;
 use crate::partners::{CircuitNow, Seen};
+use crate::telemetry::Called;
 use clinch_core::breaker::{Ask, Away, Breaker, BreakerRule, Circuit, Opened};
 use clinch_core::config::Workspace;
 use clinch_core::id::JobId;
@@ -12,6 +13,7 @@ use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
 use clinch_core::limit::Rate;
 use clinch_core::pace::{AHEAD_MAX, Made, Moments, Promised};
+use clinch_core::payload::TraceId;
 use clinch_core::time::{Timestamp, human};
 use clinch_store::PaceAsk;
 use std::collections::HashMap;
@@ -49,6 +51,8 @@ pub struct Visit {
     partner: Arc<Partner>,
     is_probe: bool,
     is_told: bool,
+    /// How long our own limits have let it wait.
+    waited: Duration,
     began: Timestamp,
     _place: Option<Place>,
     _under_way: UnderWay,
@@ -113,6 +117,7 @@ impl Partner {
             let ask = breaker.ask(now, call_max);
             if before != breaker.circuit() {
                 self.record.turned(now, before, breaker.circuit());
+                house.metrics.circuit(&self.integration.name, breaker.circuit());
             }
             ask
         });
@@ -124,31 +129,46 @@ impl Partner {
         }
         let is_probe = ask == Ask::Probe;
         let under_way = self.record.begin();
-        let mut visit =
-            Visit { partner: self.clone(), is_probe, is_told: false, began: now, _place: None, _under_way: under_way };
+        let mut visit = Visit {
+            partner: self.clone(),
+            is_probe,
+            is_told: false,
+            waited: Duration::ZERO,
+            began: now,
+            _place: None,
+            _under_way: under_way,
+        };
         if let Some(places) = &self.places {
             match places.take(house).await {
                 Some(place) => visit._place = Some(place),
-                None => return Ok(Entry::Wait(Wait { until: places.free_at(now), waits: Waits::Limit })),
+                None => return Ok(self.away(job, places.free_at(now), now)),
             }
         }
         if let Some(lane) = &self.pace
             && let Some(until) = lane.turn(house, &self.integration.name, job).await?
         {
-            return Ok(Entry::Wait(Wait { until, waits: Waits::Limit }));
+            return Ok(self.away(job, until, now));
         }
         if let Some(jitter) = self.integration.jitter {
             tokio::time::sleep(jitter.pick(house.clock.dice())).await;
         }
-        visit.began = house.clock.now();
+        if self.places.is_some() || self.pace.is_some() || self.integration.jitter.is_some() {
+            visit.waited = house.clock.now().since(self.record.back(job).unwrap_or(now));
+        }
         Ok(Entry::Enter(visit))
+    }
+
+    /// Our own limits send the job away until then.
+    fn away(&self, job: JobId, until: Timestamp, now: Timestamp) -> Entry {
+        self.record.away(job, now);
+        Entry::Wait(Wait { until, waits: Waits::Limit })
     }
 }
 
 impl Partner {
     /// What people see of it.
     fn seen(&self, now: Timestamp, window: Duration) -> Seen {
-        let (calls, failed, took) = self.record.within(now, window);
+        let calls = self.record.within(now, window);
         let circuit = self.breaker.as_ref().map(|breaker| {
             let breaker = lock(breaker).clone();
             let (since, turns) = self.record.turns();
@@ -163,27 +183,33 @@ impl Partner {
             CircuitNow { circuit: breaker.circuit(), since, why, probe_at: breaker.opened().map(|(at, _)| at), turns }
         });
         let in_flight = self.record.in_flight();
-        Seen { name: self.integration.name.clone(), circuit, calls, failed, took, in_flight }
+        let rate_used = self.pace.as_ref().and_then(|lane| lock(&lane.made).used(now));
+        Seen { name: self.integration.name.clone(), circuit, calls, in_flight, rate_used }
     }
 }
 
 impl Visit {
-    /// Right before the call: until it does not come too close to those that were made.
-    pub async fn hold(&self, house: &House) {
+    /// Right before the call: until it does not come too close to those that were made. From here on it is the partner's time.
+    pub async fn hold(&mut self, house: &House) {
         if let Some(lane) = &self.partner.pace {
             let wait = lock(&lane.made).hold(house.clock.now());
             tokio::time::sleep(wait).await;
+            self.waited += wait;
         }
+        self.began = house.clock.now();
     }
 
-    /// How the call ended: whether the partner failed, or did what a partner does.
-    pub fn tell(mut self, house: &House, failed: bool) {
+    /// How the call ended, in the words of metrics: whether the partner failed, or did what a partner does.
+    pub fn tell(mut self, house: &House, class: &'static str, failed: bool, example: Option<TraceId>) {
         self.is_told = true;
         let now = house.clock.now();
+        let took = now.since(self.began);
         if let Some(places) = &self.partner.places {
-            places.learn(now.since(self.began));
+            places.learn(took);
         }
-        self.partner.record.add(now, now.since(self.began), failed);
+        self.partner.record.add(now, self.waited, took, failed);
+        let called = Called { class, waited: self.waited, took, example, now };
+        house.metrics.called(&self.partner.integration.name, called);
         self.mind(house, failed, now);
         let Some(breaker) = &self.partner.breaker else { return };
         let mut breaker = lock(breaker);

@@ -4,10 +4,11 @@
 
 use super::act::Sent;
 use super::gate::{Effect, Gate, Passage};
-use super::http::HttpCall;
 use super::partner::Wait;
+use super::question::Question;
 use crate::house::House;
 use crate::telemetry::ByPolicyRule;
+use crate::tracer::Spans;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
@@ -16,7 +17,8 @@ use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Lookup};
 use clinch_core::job::Waits;
 use clinch_core::policy::{Policy, Refusal, Ruling, Tally};
-use clinch_store::{Admission, AdmitAsk, LeaseRef};
+use clinch_core::trace;
+use clinch_store::{Admission, AdmitAsk, Claim};
 use jiff::tz::TimeZone;
 use std::sync::Arc;
 
@@ -46,9 +48,18 @@ pub enum Agreed {
 /// A partner who knows, and what to ask it.
 pub struct Inquiry {
     pub partner: Arc<Integration>,
-    pub question: HttpCall,
+    pub question: Question,
     pub lookup: Lookup,
     pub names: Scope,
+}
+
+/// For whom a policy is asked.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    pub job: JobId,
+    pub step: &'a str,
+    /// What is told of the attempt, where somebody listens.
+    pub spans: Option<&'a Spans>,
 }
 
 /// What a policy says of an effect.
@@ -70,10 +81,11 @@ pub(super) async fn check(
     let (lease, step) = (effect.claim.lease, effect.step);
     let Policies { over, may_be_sent } = std::mem::take(&mut effect.policies);
     let (mut counting, mut tallies) = (Vec::new(), Vec::new());
+    let asker = Asker { job: lease.job, step, spans: effect.spans };
     for Over { policy, zone, consent, tally } in over {
-        match weigh(gate, house, lease.job, &policy, &zone, consent).await? {
+        match weigh(gate, house, asker, &policy, &zone, consent).await? {
             Said::Allowed => {}
-            Said::Refused(refusal) => return Ok(Some(refuse(house, lease, step, &refusal))),
+            Said::Refused(refusal) => return Ok(Some(refuse(house, effect.claim, step, &refusal))),
             Said::Wait(wait) => return Ok(Some(Passage::Wait(wait))),
             Said::Failed(outcome) => return Ok(Some(Passage::Over(about(step, outcome)))),
         }
@@ -94,17 +106,17 @@ pub(super) async fn check(
         }
         Some(Admission::Refused { tally, cap, sent }) => {
             let refusal = counting[tally].reached(&ask.tallies[tally].caps[cap], sent);
-            Some(refuse(house, lease, step, &refusal))
+            Some(refuse(house, effect.claim, step, &refusal))
         }
     })
 }
 
 /// What a policy would say. Nothing is counted.
-pub async fn ask(gate: &Gate, house: &House, job: JobId, over: Over) -> clinch_store::Result<Said> {
+pub async fn ask(gate: &Gate, house: &House, asker: Asker<'_>, over: Over) -> clinch_store::Result<Said> {
     let Over { policy, zone, consent, tally } = over;
-    let said = weigh(gate, house, job, &policy, &zone, consent).await?;
+    let said = weigh(gate, house, asker, &policy, &zone, consent).await?;
     let (Said::Allowed, Some(tally)) = (&said, tally) else { return Ok(said) };
-    let sent = house.insist(|| house.store.sent(tally.clone(), Some(job), house.clock.now())).await?;
+    let sent = house.insist(|| house.store.sent(tally.clone(), Some(asker.job), house.clock.now())).await?;
     Ok(match tally.reached(&sent) {
         None => Said::Allowed,
         Some((cap, sent)) => Said::Refused(policy.reached(&tally.caps[cap], sent)),
@@ -115,7 +127,7 @@ pub async fn ask(gate: &Gate, house: &House, job: JobId, over: Over) -> clinch_s
 async fn weigh(
     gate: &Gate,
     house: &House,
-    job: JobId,
+    asker: Asker<'_>,
     policy: &Policy,
     zone: &TimeZone,
     consent: Option<Agreed>,
@@ -125,7 +137,9 @@ async fn weigh(
         Some(Agreed::Said(given, fact)) => Some((given, fact)),
         Some(Agreed::Ask(inquiry)) => {
             let Inquiry { partner, question, lookup, names } = *inquiry;
-            let answer = match gate.ask(job, &partner, Box::new(question)).await? {
+            let Asker { job, step, spans } = asker;
+            let asking = question.asking(spans, step, trace::Question::Consent);
+            let answer = match gate.ask(job, &partner, Box::new(question.call), asking).await? {
                 Ok(answer) => answer,
                 Err(wait) => return Ok(Said::Wait(wait)),
             };
@@ -163,11 +177,12 @@ fn read(answer: Sent, partner: &Integration, lookup: &Lookup, names: Scope) -> R
     }
 }
 
-fn refuse(house: &House, lease: LeaseRef, step: &Arc<str>, refusal: &Refusal) -> Passage {
+fn refuse(house: &House, claim: &Claim, step: &Arc<str>, refusal: &Refusal) -> Passage {
     let labels = ByPolicyRule { policy: (&refusal.policy).into(), rule: refusal.rule.word().into() };
     house.metrics.policy_refusals.get_or_create(&labels).inc();
     // In a branch beside others this is all that is told of it.
-    tracing::info!(job.id = %lease.job, "{}: step `{step}` is not done: {refusal}", lease.job);
+    let job = claim.lease.job;
+    tracing::info!(job.id = %job, trace.id = %claim.trace, "{job}: step `{step}` is not done: {refusal}");
     let failure = Failure::new(Reason::PolicyDenied, format!("step `{step}`: {refusal}"));
     Passage::Over(Outcome::Declined(failure))
 }

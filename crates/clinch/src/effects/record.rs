@@ -1,9 +1,11 @@
 //! What is remembered of the calls to a partner, for people: how many there were and how they went, minute by minute; how long
-//! the newest took; and when its circuit changed.
+//! the newest took, and how long we had let them wait; and when its circuit changed.
 
+use crate::partners::Calls;
 use clinch_core::breaker::Circuit;
+use clinch_core::id::JobId;
 use clinch_core::time::Timestamp;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,22 +13,40 @@ use std::time::Duration;
 /// A day.
 const MINUTES_MAX: usize = 24 * 60;
 const CALLS_MAX: usize = 1_024;
+/// Of so many jobs it is known since when they wait for us.
+const ASKED_MAX: usize = 10_000;
 const TURNS_MAX: usize = 64;
 
 #[derive(Default)]
 pub struct Record {
-    calls: Mutex<Calls>,
+    calls: Mutex<Kept>,
     in_flight: AtomicUsize,
+    asked: Mutex<Asked>,
 }
 
 #[derive(Default)]
-struct Calls {
+struct Kept {
     /// Which minute, how many calls, and how many of them failed.
     minutes: VecDeque<(i64, u64, u64)>,
-    newest: VecDeque<(Timestamp, Duration)>,
+    newest: VecDeque<Call>,
     turns: VecDeque<(Timestamp, Circuit)>,
     /// When the circuit was closed last, or left that state.
     since: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy)]
+struct Call {
+    at: Timestamp,
+    waited: Duration,
+    took: Duration,
+}
+
+/// When jobs asked first that were sent away because of our own limits.
+#[derive(Default)]
+struct Asked {
+    since: HashMap<JobId, Timestamp>,
+    /// The oldest first. Those that came back are still in it.
+    order: VecDeque<JobId>,
 }
 
 /// A call that is under way.
@@ -48,14 +68,34 @@ impl Record {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    pub fn add(&self, now: Timestamp, took: Duration, failed: bool) {
+    /// A job has to come back: our own limits do not let it through.
+    pub fn away(&self, job: JobId, now: Timestamp) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.since.contains_key(&job) {
+            return;
+        }
+        if asked.order.len() == ASKED_MAX
+            && let Some(oldest) = asked.order.pop_front()
+        {
+            asked.since.remove(&oldest);
+        }
+        asked.since.insert(job, now);
+        asked.order.push_back(job);
+    }
+
+    /// It is let through: since when it had asked, if it was sent away before.
+    pub fn back(&self, job: JobId) -> Option<Timestamp> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).since.remove(&job)
+    }
+
+    pub fn add(&self, now: Timestamp, waited: Duration, took: Duration, failed: bool) {
         let mut calls = self.calls();
         let minute = minute_of(now);
         match calls.minutes.back_mut() {
             Some((last, all, bad)) if *last >= minute => (*all, *bad) = (*all + 1, *bad + u64::from(failed)),
             _ => push(&mut calls.minutes, (minute, 1, u64::from(failed)), MINUTES_MAX),
         }
-        push(&mut calls.newest, (now, took), CALLS_MAX);
+        push(&mut calls.newest, Call { at: now, waited, took }, CALLS_MAX);
     }
 
     pub fn turned(&self, now: Timestamp, from: Circuit, to: Circuit) {
@@ -67,16 +107,23 @@ impl Record {
         }
     }
 
-    /// Calls, those that failed, and how long the newest took, the shortest first.
-    pub fn within(&self, now: Timestamp, window: Duration) -> (u64, u64, Vec<Duration>) {
-        let calls = self.calls();
+    /// How the calls of a window went.
+    pub fn within(&self, now: Timestamp, window: Duration) -> Calls {
+        let kept = self.calls();
         let first = minute_of(now - window);
-        let counted = calls.minutes.iter().filter(|(minute, ..)| *minute > first);
+        let counted = kept.minutes.iter().filter(|(minute, ..)| *minute > first);
         let (all, failed) = counted.fold((0, 0), |sum, (_, all, failed)| (sum.0 + all, sum.1 + failed));
-        let newest = calls.newest.iter().filter(|(at, _)| now.since(*at) < window);
-        let mut took: Vec<Duration> = newest.map(|(_, took)| *took).collect();
-        took.sort_unstable();
-        (all, failed, took)
+        let newest = || kept.newest.iter().filter(|call| now.since(call.at) < window);
+        let sorted = |mut spans: Vec<Duration>| {
+            spans.sort_unstable();
+            spans
+        };
+        Calls {
+            all,
+            failed,
+            took: sorted(newest().map(|call| call.took).collect()),
+            waited: sorted(newest().map(|call| call.waited).collect()),
+        }
     }
 
     pub fn turns(&self) -> (Option<Timestamp>, Vec<(Timestamp, Circuit)>) {
@@ -84,7 +131,7 @@ impl Record {
         (calls.since, calls.turns.iter().copied().collect())
     }
 
-    fn calls(&self) -> MutexGuard<'_, Calls> {
+    fn calls(&self) -> MutexGuard<'_, Kept> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -112,14 +159,27 @@ mod tests {
     fn e3_calls_are_counted_by_the_minute_and_the_newest_are_timed() {
         let record = Record::default();
         for (second, millis, failed) in [(0, 5, true), (1_000, 30, false), (1_020, 10, true), (1_021, 20, false)] {
-            record.add(at(second), Duration::from_millis(millis), failed);
+            record.add(at(second), Duration::from_secs(second), Duration::from_millis(millis), failed);
         }
-        let millis = [10, 20, 30].map(Duration::from_millis).to_vec();
-        assert_eq!(record.within(at(1_022), Duration::from_secs(900)), (3, 1, millis));
-        assert_eq!(record.within(at(1_022), Duration::from_secs(3_600)).0, 4);
-        (0..2_000).for_each(|nth| record.add(at(2_000 + nth), Duration::ZERO, false));
-        let (calls, _, took) = record.within(at(4_000), Duration::from_secs(86_400));
-        assert_eq!((calls, took.len()), (2_004, CALLS_MAX));
+        let took = [10, 20, 30].map(Duration::from_millis).to_vec();
+        let waited = [1_000, 1_020, 1_021].map(Duration::from_secs).to_vec();
+        assert_eq!(record.within(at(1_022), Duration::from_secs(900)), Calls { all: 3, failed: 1, took, waited });
+        assert_eq!(record.within(at(1_022), Duration::from_secs(3_600)).all, 4);
+        (0..2_000).for_each(|nth| record.add(at(2_000 + nth), Duration::ZERO, Duration::ZERO, false));
+        let calls = record.within(at(4_000), Duration::from_secs(86_400));
+        assert_eq!((calls.all, calls.took.len()), (2_004, CALLS_MAX));
+    }
+
+    #[test]
+    fn e5_a_job_waits_for_us_from_when_it_was_sent_away_first() {
+        let record = Record::default();
+        let job = JobId::from_number;
+        record.away(job(1), at(1));
+        record.away(job(1), at(5));
+        assert_eq!((record.back(job(1)), record.back(job(1))), (Some(at(1)), None));
+        let most = ASKED_MAX as u64;
+        (0..2 * most).for_each(|nth| record.away(job(nth), at(10)));
+        assert_eq!((record.back(job(0)), record.back(job(2 * most - 1))), (None, Some(at(10))));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::http::HttpCall;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, Receipt};
 use clinch_core::key::Fingerprint;
+use http::{Method, Uri};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -24,6 +25,14 @@ impl Act for SlackCall {
 
     fn fingerprint(&self) -> Option<(String, Fingerprint)> {
         self.0.fingerprint()
+    }
+
+    fn request(&self) -> Option<(Method, Uri)> {
+        self.0.request()
+    }
+
+    fn told(&self) -> (String, Fingerprint) {
+        self.0.told()
     }
 
     fn send<'a>(self: Box<Self>, tools: &'a Tools, class: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {

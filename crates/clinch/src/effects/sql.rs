@@ -3,6 +3,7 @@
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
 use bytes::Bytes;
 use clinch_core::effect::{Idempotency, Receipt};
+use clinch_core::key::Fingerprint;
 use clinch_store::target::{Ran, Work};
 use std::time::Duration;
 
@@ -15,6 +16,12 @@ pub struct SqlCall {
 impl Act for SqlCall {
     fn timeout(&self) -> Duration {
         self.work.timeout
+    }
+
+    fn told(&self) -> (String, Fingerprint) {
+        let Work { statement, params, .. } = &self.work;
+        let parts = serde_json::json!([self.address, &**statement, params]).to_string();
+        (format!("SQL {statement}"), Fingerprint::of("sql", parts.as_bytes()))
     }
 
     fn send<'a>(self: Box<Self>, tools: &'a Tools, _: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {

@@ -6,12 +6,14 @@ use bytes::Bytes;
 use clinch_core::key::NoKey;
 use clinch_core::limit::retry_after_seconds;
 use clinch_core::minimise::NotMinimised;
+use clinch_core::payload::TraceId;
 use clinch_core::schema::Mismatches;
 use clinch_core::signature::digest::BadDigest;
 use clinch_core::signature::{self, handshake};
 use clinch_core::slack::NotPressed;
 use clinch_core::source::Unfit;
 use clinch_store::{Accepted, StoreError};
+use data_encoding::HEXLOWER;
 use http_body_util::Full;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -81,6 +83,12 @@ fn malformed(slug: &'static str, title: &'static str, detail: String) -> Problem
     problem(StatusCode::BAD_REQUEST, IntakeOutcome::Malformed, slug, title, detail)
 }
 
+fn unproven(outcome: IntakeOutcome) -> Answer {
+    let title = "The sender could not be verified";
+    let (status, detail) = (StatusCode::UNAUTHORIZED, signature::ANSWER.to_string());
+    problem(status, outcome, "signature-invalid", title, detail).into()
+}
+
 /// The type that is registered for it.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
@@ -88,7 +96,7 @@ fn too_many(wait: Duration, dice: f64) -> Problem {
     let seconds = retry_after_seconds(wait, dice);
     let detail = format!("More came than is taken here. Send it again in {seconds} s.");
     let title = "Too many requests";
-    let mut many = problem(StatusCode::TOO_MANY_REQUESTS, IntakeOutcome::Limited, "rate-limited", title, detail);
+    let mut many = problem(StatusCode::TOO_MANY_REQUESTS, IntakeOutcome::RateLimited, "rate-limited", title, detail);
     many.registered = Some(QUOTA_EXCEEDED);
     many.headers.push((hyper::header::RETRY_AFTER, HeaderValue::from(seconds)));
     many
@@ -115,6 +123,9 @@ impl From<Problem> for Answer {
         Answer::Problem(Box::new(problem))
     }
 }
+
+/// Says in which trace a request is.
+const TRACE_HEADER: HeaderName = HeaderName::from_static("clinch-trace-id");
 
 impl Answer {
     pub fn accepted(first: &Accepted) -> Answer {
@@ -158,9 +169,12 @@ impl Answer {
 
     /// One text, whatever the cause: who may not come in learns nothing from it.
     pub fn unverified() -> Answer {
-        let title = "The sender could not be verified";
-        let (status, detail) = (StatusCode::UNAUTHORIZED, signature::ANSWER.to_string());
-        problem(status, IntakeOutcome::Unverified, "signature-invalid", title, detail).into()
+        unproven(IntakeOutcome::BadSignature)
+    }
+
+    /// The same answer: that only its time is wrong is told to the operator.
+    pub fn stale() -> Answer {
+        unproven(IntakeOutcome::StaleTimestamp)
     }
 
     /// What the sender would be checked with is gone: it is not let in, and should come again.
@@ -168,7 +182,7 @@ impl Answer {
         let detail = "Senders cannot be verified at the moment.".to_string();
         let title = "Not now; send it again later";
         let status = StatusCode::SERVICE_UNAVAILABLE;
-        let mut shut = problem(status, IntakeOutcome::Unverified, "verification-unavailable", title, detail);
+        let mut shut = problem(status, IntakeOutcome::StoreError, "verification-unavailable", title, detail);
         shut.headers.push((hyper::header::RETRY_AFTER, RETRY_AFTER));
         shut.into()
     }
@@ -364,7 +378,26 @@ impl Answer {
         }
     }
 
-    pub fn into_response(self) -> Response<Full<Bytes>> {
+    pub fn status(&self) -> u16 {
+        match self {
+            Answer::Success { status, .. } => *status,
+            Answer::Handshake(answer) => answer.status,
+            Answer::Allowed(_) => StatusCode::OK.as_u16(),
+            Answer::Problem(problem) => problem.status.as_u16(),
+        }
+    }
+
+    /// With the trace that the request is in: who asks about it later can say which one it was.
+    pub fn into_response(self, trace: TraceId) -> Response<Full<Bytes>> {
+        let mut response = self.bare();
+        let mut digits = [0; 32];
+        HEXLOWER.encode_mut(&trace.0.to_be_bytes(), &mut digits);
+        let value = HeaderValue::from_bytes(&digits).expect("hexadecimal digits");
+        response.headers_mut().insert(TRACE_HEADER, value);
+        response
+    }
+
+    fn bare(self) -> Response<Full<Bytes>> {
         match self {
             Answer::Handshake(answer) => {
                 let mut response = Response::new(Full::new(answer.body.into()));

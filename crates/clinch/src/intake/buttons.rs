@@ -32,7 +32,7 @@ pub struct Buttons {
 impl Buttons {
     pub fn new(house: &House, settings: SlackButtons, people: Arc<dyn People>) -> Buttons {
         let scheme = (presets::find("slack").expect("it is one of them").scheme)();
-        Buttons { settings, scheme, people, metrics: DoorMetrics::of(house, NAME) }
+        Buttons { settings, scheme, people, metrics: DoorMetrics::of(house, NAME, []) }
     }
 
     pub fn is_at(&self, path: &str) -> bool {
@@ -45,7 +45,7 @@ impl Buttons {
             Ok(said) => (IntakeOutcome::Accepted, Answer::said(&slack::answer(&said))),
             Err(refusal) => (refusal.outcome(), refusal),
         };
-        self.metrics.count(outcome, began.elapsed(), || house.clock.now());
+        self.metrics.count(outcome, began.elapsed(), None, || house.clock.now());
         answer
     }
 

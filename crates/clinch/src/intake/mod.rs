@@ -9,6 +9,7 @@ mod quota;
 mod route;
 mod shared;
 mod source;
+mod strand;
 
 use crate::house::House;
 use crate::people::People;
@@ -16,12 +17,14 @@ use crate::server::Listener;
 use crate::telemetry::IntakeOutcome;
 use answer::Answer;
 use buttons::Buttons;
+use clinch_core::config::SlackButtons;
 use clinch_core::key::{self, DedupKey, Fingerprint, NoKey, Pepper};
 use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
 use clinch_core::subject::Handle;
-use clinch_store::{Acceptance, Dedup, NewEvent};
-pub use credentials::{Credentials, credentials};
-use hyper::body::Incoming;
+use clinch_core::trace::Incoming;
+use clinch_store::{Acceptance, Dedup, NewEvent, VersionId};
+pub use credentials::credentials;
+use hyper::body::Incoming as Body;
 use hyper::{HeaderMap, Request, Response};
 use route::{Door, Routes};
 pub use shared::KeyStore;
@@ -30,7 +33,8 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
+use strand::{Arrival, Place, Sketch, Stored, Strand};
 use tokio::net::TcpListener;
 
 pub async fn run(
@@ -38,15 +42,13 @@ pub async fn run(
     listener: Listener,
     house: House,
     shared: Vec<Arc<KeyStore>>,
-    credentials: Vec<Option<Credentials>>,
     people: Option<Arc<dyn People>>,
 ) {
     let stop = house.stop.clone();
     let pepper = Pepper::new(house.store.pepper());
-    let routes = Routes::of(&house, &pepper, &shared, credentials);
-    let settings = house.versions.workspace.settings.approvals.clone();
-    let buttons = settings.zip(people).map(|(settings, people)| Buttons::new(&house, settings, people));
-    let intake = Arc::new(Intake { routes, buttons, pepper, house });
+    let room = RwLock::new(Arc::new(Room::of(&house, &pepper, &shared, people.as_ref())));
+    let is_secure = listener.tls.is_some();
+    let intake = Arc::new(Intake { room, shared, people, pepper, house, is_secure });
     tokio::spawn(renew(intake.clone()));
     crate::server::serve(socket, listener, |peer| Service(intake.clone(), peer), stop).await;
 }
@@ -57,7 +59,7 @@ async fn renew(intake: Arc<Intake>) {
     loop {
         tokio::select! {
             changed = readings.changed() => match changed {
-                Ok(()) => intake.routes.renew(&intake.house.secrets),
+                Ok(()) => intake.room().routes.renew(&intake.house.secrets),
                 Err(_) => return,
             },
             () = intake.house.stop.cancelled() => return,
@@ -66,76 +68,145 @@ async fn renew(intake: Arc<Intake>) {
 }
 
 struct Intake {
+    room: RwLock<Arc<Room>>,
+    shared: Vec<Arc<KeyStore>>,
+    people: Option<Arc<dyn People>>,
+    pepper: Pepper,
+    house: House,
+    is_secure: bool,
+}
+
+/// What answers requests while one workspace is live.
+struct Room {
+    version: VersionId,
     routes: Routes,
     /// Where people decide in Slack.
     buttons: Option<Buttons>,
-    pepper: Pepper,
-    house: House,
+}
+
+impl Room {
+    fn of(house: &House, pepper: &Pepper, shared: &[Arc<KeyStore>], people: Option<&Arc<dyn People>>) -> Room {
+        let now = house.versions.state();
+        let settings = now.plain.settings.approvals.clone();
+        Room {
+            version: now.live,
+            routes: Routes::of(house, &now, pepper, shared),
+            buttons: settings.zip(people).map(|(settings, people)| Buttons::new(house, settings, people.clone())),
+        }
+    }
 }
 
 /// One connection.
 struct Service(Arc<Intake>, IpAddr);
 
-impl hyper::service::Service<Request<Incoming>> for Service {
+impl hyper::service::Service<Request<Body>> for Service {
     type Response = Response<http_body_util::Full<bytes::Bytes>>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
+    fn call(&self, request: Request<Body>) -> Self::Future {
         let (intake, peer) = (self.0.clone(), self.1);
-        Box::pin(async move { Ok(intake.answer(request, peer).await.into_response()) })
+        Box::pin(async move {
+            let (answer, trace) = intake.answer(request, peer).await;
+            Ok(answer.into_response(trace))
+        })
     }
 }
 
 impl Intake {
-    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Answer {
-        let began = std::time::Instant::now();
-        if let Some(buttons) = self.buttons.as_ref().filter(|buttons| buttons.is_at(request.uri().path())) {
-            return buttons.answer(&self.house, request).await;
+    /// Whoever comes after a workspace became live is answered by it; who came before, by the one of then.
+    fn room(&self) -> Arc<Room> {
+        let room = self.room.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if room.version == self.house.versions.live() {
+            return room;
         }
-        let door = match self.routes.find(request.method(), request.uri().path()) {
+        let mut known = self.room.write().unwrap_or_else(PoisonError::into_inner);
+        if known.version != self.house.versions.live() {
+            *known = Arc::new(Room::of(&self.house, &self.pepper, &self.shared, self.people.as_ref()));
+        }
+        known.clone()
+    }
+
+    /// The answer, and the trace that the request is in.
+    async fn answer(&self, request: Request<Body>, peer: IpAddr) -> (Answer, TraceId) {
+        let began = std::time::Instant::now();
+        let room = self.room();
+        let arrival = |request: &Request<Body>, route: Option<&str>, incoming: Incoming| {
+            let place = Place { peer, is_secure: self.is_secure, route, incoming };
+            Arrival::of(&self.house, request, place)
+        };
+        if let Some(buttons) = room.buttons.as_ref().filter(|buttons| buttons.is_at(request.uri().path())) {
+            let arrival = arrival(&request, Some(SlackButtons::PATH), Incoming::Ignore);
+            return self.traced(buttons.answer(&self.house, request).await, arrival, &[]);
+        }
+        let door = match room.routes.find(request.method(), request.uri().path()) {
             Ok(door) => door,
             Err(refusal) => {
-                if let Some(door) = self.routes.source(request.uri().path()) {
-                    return door.answer(&self.house, &self.pepper, request, peer).await;
+                if let Some(door) = room.routes.source(request.uri().path()) {
+                    let arrival = arrival(&request, Some(door.path()), door.incoming());
+                    let (answer, stored) = door.answer(&self.house, &self.pepper, request, peer).await;
+                    return self.traced(answer, arrival, &stored);
                 }
-                self.house.metrics.unknown_routes.inc();
-                return refusal;
+                self.house.metrics.nothing_there();
+                return self.traced(refusal, arrival(&request, None, Incoming::Link), &[]);
             }
         };
+        let arrival = arrival(&request, Some(&door.route.path), Incoming::Link);
         let taken = self.take(door, request).await;
-        let job = taken.as_ref().ok().map(|acceptance| acceptance.first().job);
-        let (outcome, answer) = match taken {
-            Ok(Acceptance::Fresh(first)) => (IntakeOutcome::Accepted, Answer::accepted(&first)),
-            Ok(Acceptance::Duplicate(first)) => (IntakeOutcome::Duplicate, Answer::again(&first)),
-            Ok(Acceptance::Kept(first)) => (IntakeOutcome::Conflict, Answer::again(&first)),
-            Ok(Acceptance::Conflict(first)) => (IntakeOutcome::Conflict, Answer::conflict(&first)),
-            Err(refusal) => (refusal.outcome(), refusal),
+        let first = taken.as_ref().ok().map(|(acceptance, _)| *acceptance.first());
+        let (outcome, answer, stored) = match taken {
+            Ok((acceptance, stored)) => {
+                let (outcome, answer) = match acceptance {
+                    Acceptance::Fresh(first) => (IntakeOutcome::Accepted, Answer::accepted(&first)),
+                    Acceptance::Duplicate(first) => (IntakeOutcome::Duplicate, Answer::again(&first)),
+                    Acceptance::Kept(first) => (IntakeOutcome::Conflict, Answer::again(&first)),
+                    Acceptance::Conflict(first) => (IntakeOutcome::Conflict, Answer::conflict(&first)),
+                };
+                (outcome, answer, Some(stored))
+            }
+            Err(refusal) => (refusal.outcome(), refusal, None),
         };
-        door.metrics.count(outcome, began.elapsed(), || self.house.clock.now());
-        self.house.metrics.at_the_door(&door.flow, outcome, job, None, || self.house.clock.now());
-        answer
+        let example = stored.as_ref().and_then(|stored| stored.example(&self.house));
+        door.metrics.count(outcome, began.elapsed(), example, || self.house.clock.now());
+        self.house.metrics.at_the_door(&door.flow, outcome, first, None, || self.house.clock.now());
+        self.traced(answer, arrival, stored.as_slice())
+    }
+
+    /// An answer tells its trace, and so does whoever listens to traces.
+    fn traced(&self, answer: Answer, arrival: Option<Arrival>, stored: &[Stored]) -> (Answer, TraceId) {
+        let trace = stored.first().map_or_else(|| strand::alone(&self.house), |first| first.trace);
+        if let Some(arrival) = arrival {
+            arrival.answered(&self.house, answer.status(), stored, trace);
+        }
+        (answer, trace)
     }
 
     /// The fixed order of checks. Only what passes all of them touches the store, and only a success claims a key.
-    async fn take(&self, door: &Door, request: Request<Incoming>) -> Result<Acceptance, Answer> {
+    async fn take(&self, door: &Door, request: Request<Body>) -> Result<(Acceptance, Stored), Answer> {
         let (head, body) = request.into_parts();
         body::encoding(&head.headers, false)?;
         let body = body::read(body, &head.headers, door.route.body_bytes_max).await?;
         body::check_digest(&head.headers, &body)?;
         let body_bytes = body.len();
-        let (event, shared) = self.event(door, &head.headers, &body)?;
+        let (event, shared, strand) = self.event(door, &head.headers, &body)?;
         // What is no longer needed is not carried through the wait for the disk.
         drop((head, body));
+        let sketch = Sketch::of(&self.house, &event);
         let acceptance = shared::accept(&self.house, event, shared).await?;
         if matches!(acceptance, Acceptance::Fresh(_)) {
             door.metrics.body(body_bytes);
         }
-        Ok(acceptance)
+        let stored = sketch.stored(strand, &acceptance);
+        Ok((acceptance, stored))
     }
 
-    /// The event that a request means; and how other installations know it, where the route's key store is shared.
-    fn event(&self, door: &Door, headers: &HeaderMap, body: &[u8]) -> Result<(NewEvent, Option<Shared>), Answer> {
+    /// The event that a request means; how other installations know it, where the route's key store is shared; and its trace.
+    fn event(
+        &self,
+        door: &Door,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<(NewEvent, Option<Shared>, Strand), Answer> {
         let bad_key = |refused: NoKey| Answer::bad_key(&refused);
         let delivery = body::Delivery::read(headers, body, door.reads_body)?;
         let tenant: Cow<'_, str> = match &door.route.tenant {
@@ -159,6 +230,7 @@ impl Intake {
             _ => None,
         };
         let received_at = self.house.clock.now();
+        let strand = Strand::new(&self.house, received_at);
         let jobs =
             door.jobs(&self.pepper, &tenant, &delivery, received_at).map_err(|refused| Answer::bad_group(&refused))?;
         let about = About {
@@ -169,21 +241,22 @@ impl Intake {
             sender: "".into(),
             schema_version: 1,
             mismatch: "".into(),
-            trace: TraceId::new(received_at, self.house.clock.random()),
+            trace: strand.trace,
             job_keys,
             headers: body::kept_headers(headers),
         };
         let event = NewEvent {
             source: door.flow.clone(),
-            version: self.house.versions.live,
+            version: door.version,
             received_at,
+            trace: strand.trace,
             dedup,
             status: door.status,
             payload: about.encode(body),
             handles: Handle::all(&self.pepper, &door.route.find_by, &delivery),
             jobs,
         };
-        Ok((event, shared))
+        Ok((event, shared, strand))
     }
 
     fn key(&self, door: &Door, delivery: &body::Delivery<'_>) -> Result<Option<String>, Answer> {

@@ -1,17 +1,18 @@
 //! Which flow a request is for.
 
 use super::answer::Answer;
-use super::credentials::Credentials;
 use super::shared::KeyStore;
 use super::source::SourceDoor;
 use crate::house::House;
 use crate::placing::JobRule;
 use crate::secrets::Secrets;
-use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label};
+use crate::telemetry::{ByLayerFlow, BySource, BySourceOutcome, IntakeOutcome, Label, Timing};
+use crate::workspace::Now;
 use clinch_core::flow::{Flow, Method, Route};
 use clinch_core::key::{self, KeyPart, KeyRule, NoKey, Pepper};
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
-use clinch_store::NewJob;
+use clinch_store::{NewJob, VersionId};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -29,6 +30,8 @@ pub struct Routes {
 /// One route, with everything that answering it needs.
 pub struct Door {
     pub flow: Arc<str>,
+    /// The workspace that it is of; its jobs run that one.
+    pub version: VersionId,
     pub route: Route,
     /// The scope of its keys, besides the tenant.
     pub scope: String,
@@ -43,14 +46,9 @@ pub struct Door {
 }
 
 impl Routes {
-    pub fn of(
-        house: &House,
-        pepper: &Pepper,
-        stores: &[Arc<KeyStore>],
-        credentials: Vec<Option<Credentials>>,
-    ) -> Routes {
+    pub fn of(house: &House, now: &Now, pepper: &Pepper, stores: &[Arc<KeyStore>]) -> Routes {
         let mut doors: HashMap<String, Vec<Door>> = HashMap::new();
-        let workspace = &house.versions.workspace;
+        let workspace = &now.plain;
         for flow in &workspace.flows {
             for route in &flow.routes {
                 let rule = route.dedup.as_ref();
@@ -62,6 +60,7 @@ impl Routes {
                     .collect();
                 doors.entry(route.path.clone()).or_default().push(Door {
                     flow: Arc::from(flow.name.as_str()),
+                    version: now.live,
                     scope: route.scope(),
                     shared: rule.and_then(|rule| stores.iter().find(|store| store.name() == rule.store)).cloned(),
                     reads_body: tenant_in_body
@@ -72,14 +71,15 @@ impl Routes {
                     jobs,
                     job_keys: job_keys(flow, route),
                     status: flow.answer.status,
-                    metrics: DoorMetrics::of(house, &flow.name),
+                    metrics: DoorMetrics::of(house, &flow.name, [&flow.name]),
                     route: route.clone(),
                 });
             }
         }
-        let sources = workspace.sources.iter().zip(credentials).map(|(source, credentials)| {
-            (source.path.clone(), SourceDoor::new(house, pepper, stores, source, credentials))
-        });
+        let sources = workspace
+            .sources
+            .iter()
+            .map(|source| (source.path.clone(), SourceDoor::new(house, now, pepper, stores, source)));
         Routes { doors, sources: sources.collect() }
     }
 
@@ -131,40 +131,46 @@ impl Door {
 /// The counters of a door, looked up once.
 pub struct DoorMetrics {
     outcomes: Vec<Counter>,
-    seconds: Histogram,
+    seconds: Timing,
     bytes: Histogram,
     last_accepted: Gauge<f64, AtomicU64>,
-    short_circuits: Counter,
+    /// Of the flows whose work a delivery is that came again.
+    short_circuits: Vec<Counter>,
 }
 
 impl DoorMetrics {
-    pub fn of(house: &House, flow: &str) -> DoorMetrics {
+    pub fn of<'f>(house: &House, name: &str, flows: impl IntoIterator<Item = &'f String>) -> DoorMetrics {
         let metrics = &house.metrics;
-        let source = Label::from(&flow.to_string());
+        let source = Label::from(&name.to_string());
         let by_source = BySource { source: source.clone() };
         let outcome = |outcome: IntakeOutcome| {
             let labels = BySourceOutcome { source: source.clone(), outcome: outcome.word().into() };
             metrics.intake_requests.get_or_create_owned(&labels)
         };
-        let layer = ByLayerFlow { layer: "intake".into(), flow: source.clone() };
+        let saved = |flow: &String| {
+            metrics.short_circuits.get_or_create_owned(&ByLayerFlow { layer: "intake".into(), flow: flow.into() })
+        };
         DoorMetrics {
-            outcomes: IntakeOutcome::ALL.into_iter().map(outcome).collect(),
+            outcomes: IntakeOutcome::at_a_door().map(outcome).collect(),
             seconds: metrics.intake_seconds.get_or_create_owned(&by_source),
             bytes: metrics.intake_bytes.get_or_create_owned(&by_source),
             last_accepted: metrics.last_accepted.get_or_create_owned(&by_source),
-            short_circuits: metrics.short_circuits.get_or_create_owned(&layer),
+            short_circuits: flows.into_iter().map(saved).collect(),
         }
     }
 
-    pub fn count(&self, outcome: IntakeOutcome, took: Duration, now: impl FnOnce() -> Timestamp) {
+    /// `example` is the trace of it, if somebody records that.
+    pub fn count(&self, outcome: IntakeOutcome, took: Duration, example: Option<TraceId>, now: impl Fn() -> Timestamp) {
         self.outcomes[outcome as usize].inc();
-        self.seconds.observe(took.as_secs_f64());
+        self.seconds.measure(took, example, &now);
         match outcome {
             IntakeOutcome::Accepted => {
                 self.last_accepted.set(now().seconds_f64());
             }
             IntakeOutcome::Duplicate => {
-                self.short_circuits.inc();
+                self.short_circuits.iter().for_each(|saved| {
+                    saved.inc();
+                });
             }
             _ => {}
         }

@@ -190,11 +190,11 @@ impl Shared {
             Ok(Held::Held) => {}
             Ok(Held::Lost) => {
                 self.kv.count(SharedOutcome::Untold);
-                tracing::error!(event.id = %first.event, "kv:{name}: {} is stored here, and another installation has its key by now: it may happen twice", first.event);
+                tracing::error!(event.id = %first.event, trace.id = %first.trace, "kv:{name}: {} is stored here, and another installation has its key by now: it may happen twice", first.event);
             }
             Err(error) => {
                 self.kv.count(SharedOutcome::Untold);
-                tracing::error!(event.id = %first.event, "kv:{name}: {} is stored and other installations cannot be told: {error}", first.event);
+                tracing::error!(event.id = %first.event, trace.id = %first.trace, "kv:{name}: {} is stored and other installations cannot be told: {error}", first.event);
             }
         }
     }

@@ -8,17 +8,19 @@ use super::guard::Guard;
 use super::quota::{Quotas, Told};
 use super::route::DoorMetrics;
 use super::shared::{self, KeyStore, Shared};
+use super::strand::{Sketch, Stored, Strand};
 use crate::house::House;
 use crate::placing::JobRule;
 use crate::rejections::Rejection;
 use crate::secrets::Secrets;
 use crate::telemetry::{BySource, BySourceReason, BySourceSecret, IntakeOutcome};
+use crate::workspace::Now;
 use bytes::Bytes;
 use clinch_core::flow::Flow;
 use clinch_core::key::{self, DedupKey, Fingerprint, KeyRule, Pepper};
 use clinch_core::limit::{Limits, Take, neighbourhood};
 use clinch_core::minimise::HashKey;
-use clinch_core::payload::{About, TENANT_DEFAULT, TraceId};
+use clinch_core::payload::{About, TENANT_DEFAULT};
 use clinch_core::schema::Schema;
 use clinch_core::sender::{NotASender, Sender, SenderName};
 use clinch_core::signature::handshake::cloudevents_origin;
@@ -26,7 +28,8 @@ use clinch_core::signature::{self, Refusal, Request, Verified, Window};
 use clinch_core::source::{Arrived, Content, Look, OnMismatch, Proof, SameBody, Source, schema_version};
 use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
-use clinch_store::{Acceptance, Accepted, Dedup, NewEvent};
+use clinch_core::trace::{self, Remote};
+use clinch_store::{Acceptance, Accepted, Dedup, NewEvent, VersionId};
 use futures_util::future::join_all;
 use hyper::body::Incoming;
 use prometheus_client::metrics::counter::Counter;
@@ -47,6 +50,8 @@ const SENDERS_COUNTED_MAX: usize = 100;
 pub struct SourceDoor {
     source: Source,
     name: Arc<str>,
+    /// The workspace that it is of; its jobs run that one.
+    version: VersionId,
     credentials: RwLock<Standing>,
     /// The flows that take some of its events.
     takers: Vec<Taker>,
@@ -93,6 +98,8 @@ struct Arrival<'a> {
     sender: &'a str,
     received_at: Timestamp,
     run_at: Timestamp,
+    /// The sender's trace, if the event is to be in it.
+    within: Option<&'a Remote>,
 }
 
 /// What a request came to.
@@ -100,7 +107,7 @@ enum Taken {
     Handshake(signature::handshake::Answer),
     /// Its origin may deliver CloudEvents.
     Allowed(String),
-    Stored(Vec<Acceptance>, Option<Told>),
+    Stored(Vec<Acceptance>, Vec<Stored>, Option<Told>),
     /// No flow wants any of its events.
     Ignored(Option<Told>),
 }
@@ -123,7 +130,11 @@ impl From<Answer> for Refused {
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Refused {
         let (reason, said, advice) = (refusal.word(), refusal.to_string(), refusal.advice());
-        Refused { answer: Answer::unverified(), reason, said, advice }
+        let answer = match refusal {
+            Refusal::Stale { .. } | Refusal::Future { .. } => Answer::stale(),
+            _ => Answer::unverified(),
+        };
+        Refused { answer, reason, said, advice }
     }
 }
 
@@ -135,14 +146,10 @@ impl From<NotASender> for Refused {
 }
 
 impl SourceDoor {
-    pub fn new(
-        house: &House,
-        pepper: &Pepper,
-        stores: &[Arc<KeyStore>],
-        source: &Source,
-        credentials: Option<Credentials>,
-    ) -> SourceDoor {
-        let workspace = &house.versions.workspace;
+    pub fn new(house: &House, now: &Now, pepper: &Pepper, stores: &[Arc<KeyStore>], source: &Source) -> SourceDoor {
+        let workspace = &now.plain;
+        // One that cannot be had is asked for again when secrets are read again.
+        let credentials = of_source(source, &house.secrets).map(|held| held.map(Arc::new));
         let takers = workspace
             .flows
             .iter()
@@ -158,17 +165,17 @@ impl SourceDoor {
                     })
                     .collect(),
             })
-            .collect();
+            .collect::<Vec<Taker>>();
         let names = source.schema.iter().flat_map(|rule| rule.by_kind.iter().map(|(_, name)| name));
         let schemas = names.filter_map(|name| Some((name.clone(), workspace.schema(name)?.clone()))).collect();
-        let verified = credentials.iter().flat_map(|held| held.secrets.all()).map(|secret| {
+        let verified = credentials.iter().flatten().flat_map(|held| held.secrets.all()).map(|secret| {
             let labels = BySourceSecret { source: (&source.name).into(), secret: (&secret.id).into() };
             (secret.id.clone(), house.metrics.intake_verified.get_or_create_owned(&labels))
         });
         SourceDoor {
             name: Arc::from(source.name.as_str()),
+            version: now.live,
             verified: verified.collect(),
-            takers,
             schemas,
             shared: stores.iter().find(|store| store.name() == source.keys.store).cloned(),
             hash_key: HashKey::of_store(pepper),
@@ -178,8 +185,9 @@ impl SourceDoor {
             quotas: Quotas::new(&source.limits),
             guard: (source.same_body == Some(SameBody::Count)).then(Guard::default),
             senders: Mutex::default(),
-            metrics: DoorMetrics::of(house, &source.name),
-            credentials: RwLock::new(Ok(credentials.map(Arc::new))),
+            metrics: DoorMetrics::of(house, &source.name, takers.iter().map(|taker| &taker.flow.name)),
+            takers,
+            credentials: RwLock::new(credentials),
             source: source.clone(),
         }
     }
@@ -188,6 +196,14 @@ impl SourceDoor {
     pub fn renew(&self, secrets: &Secrets) {
         let standing = of_source(&self.source, secrets).map(|held| held.map(Arc::new));
         *self.credentials.write().expect("nobody panics while holding the credentials") = standing;
+    }
+
+    pub fn path(&self) -> &str {
+        &self.source.path
+    }
+
+    pub const fn incoming(&self) -> trace::Incoming {
+        self.source.trace
     }
 
     fn held(&self) -> Result<Option<Arc<Credentials>>, Refused> {
@@ -200,26 +216,29 @@ impl SourceDoor {
         })
     }
 
+    /// The answer, and the events of the request.
     pub async fn answer(
         &self,
         house: &House,
         pepper: &Pepper,
         request: hyper::Request<Incoming>,
         peer: IpAddr,
-    ) -> Answer {
+    ) -> (Answer, Vec<Stored>) {
         let began = std::time::Instant::now();
         let (head, body) = request.into_parts();
         let taken = self.take(house, pepper, &head, body, peer).await;
-        let (job, cause) = match &taken {
-            Ok(Taken::Stored(acceptances, _)) => (acceptances.first().map(|one| one.first().job), None),
+        let (first, cause) = match &taken {
+            Ok(Taken::Stored(acceptances, ..)) => (acceptances.first().map(|one| *one.first()), None),
             Ok(_) => (None, None),
             Err(refused) => (None, Some((refused.reason, refused.said.clone()))),
         };
+        let mut events = Vec::new();
         let (outcome, answer) = match taken {
             Ok(Taken::Handshake(answer)) => (IntakeOutcome::Handshake, Answer::handshake(answer)),
             Ok(Taken::Allowed(origin)) => (IntakeOutcome::Handshake, Answer::allowed(&origin)),
             Ok(Taken::Ignored(told)) => (IntakeOutcome::Ignored, Answer::ignored(self.source.ack).with_quota(told)),
-            Ok(Taken::Stored(acceptances, told)) => {
+            Ok(Taken::Stored(acceptances, stored, told)) => {
+                events = stored;
                 let (outcome, answer) = self.stored(&acceptances);
                 (outcome, answer.with_quota(told))
             }
@@ -233,10 +252,11 @@ impl SourceDoor {
                 (answer.outcome(), answer)
             }
         };
-        self.metrics.count(outcome, began.elapsed(), || house.clock.now());
+        let example = events.first().and_then(|first| first.example(house));
+        self.metrics.count(outcome, began.elapsed(), example, || house.clock.now());
         let cause = cause.as_ref().map(|(reason, said)| (*reason, said.as_str()));
-        house.metrics.at_the_door(&self.name, outcome, job, cause, || house.clock.now());
-        answer
+        house.metrics.at_the_door(&self.name, outcome, first, cause, || house.clock.now());
+        (answer, events)
     }
 
     /// Several events of one request have one answer: success only if each of them is stored.
@@ -313,11 +333,13 @@ impl SourceDoor {
             // Says where the JSON ends and how deep it may be; a preset only says that it is none.
             body::Delivery::read(&head.headers, &body, false)?;
         }
+        let continues = is_known && self.source.trace == trace::Incoming::Continue;
+        let remote = if continues { Remote::read(&headers) } else { None };
         let arrived = self.source.events(&request).map_err(|unfit| Answer::unfit(&unfit))?;
         let mut events = Vec::with_capacity(arrived.len());
         for event in arrived {
             let sender = proven.sender().map_or("", SenderName::as_str);
-            let arrival = Arrival { sender, received_at: now, run_at: admitted.run_at };
+            let arrival = Arrival { sender, received_at: now, run_at: admitted.run_at, within: remote.as_ref() };
             events.extend(self.event(house, pepper, &request, event, arrival)?);
         }
         if events.is_empty() {
@@ -327,12 +349,17 @@ impl SourceDoor {
         let body_bytes = body.len();
         drop(body);
         let bodies: Vec<Option<Dedup>> = match &self.guard {
-            Some(_) => events.iter().map(|(event, _)| event.dedup.clone()).collect(),
+            Some(_) => events.iter().map(|(event, ..)| event.dedup.clone()).collect(),
             None => Vec::new(),
         };
         // Begun in their order, they share what the store writes together.
+        let traced: Vec<Sketch> = events.iter().map(|(event, ..)| Sketch::of(house, event)).collect();
+        let (events, strands): (Vec<_>, Vec<Strand>) =
+            events.into_iter().map(|(event, shared, strand)| ((event, shared), strand)).unzip();
         let stored = join_all(events.into_iter().map(|(event, shared)| shared::accept(house, event, shared))).await;
         let stored = stored.into_iter().collect::<Result<Vec<_>, Answer>>()?;
+        let traced = traced.into_iter().zip(strands).zip(&stored);
+        let traced = traced.map(|((sketch, strand), one)| sketch.stored(strand, one)).collect();
         if stored.iter().any(|acceptance| matches!(acceptance, Acceptance::Fresh(_))) {
             self.metrics.body(body_bytes);
         }
@@ -344,7 +371,7 @@ impl SourceDoor {
                 "a request of sender {sender} was accepted"
             );
         }
-        Ok(Taken::Stored(stored, told))
+        Ok(Taken::Stored(stored, traced, told))
     }
 
     /// Counts events whose body is not new.
@@ -356,7 +383,7 @@ impl SourceDoor {
             {
                 house.metrics.intake_same_body.get_or_create(&BySource { source: (&self.name).into() }).inc();
                 let source = &self.name;
-                tracing::warn!(event.id = %first.event, "{} of source `{source}` has the body of an earlier event under another id, which nobody signed; `same_body: drop` takes such for duplicates", first.event);
+                tracing::warn!(event.id = %first.event, trace.id = %first.trace, "{} of source `{source}` has the body of an earlier event under another id, which nobody signed; `same_body: drop` takes such for duplicates", first.event);
             }
         }
     }
@@ -458,8 +485,8 @@ impl SourceDoor {
         pepper: &Pepper,
         request: &Request<'_>,
         event: Arrived<'_>,
-        Arrival { sender, received_at, run_at }: Arrival<'_>,
-    ) -> Result<Option<(NewEvent, Option<Shared>)>, Answer> {
+        Arrival { sender, received_at, run_at, within }: Arrival<'_>,
+    ) -> Result<Option<(NewEvent, Option<Shared>, Strand)>, Answer> {
         let takers: Vec<&Taker> =
             self.takers.iter().filter(|taker| taker.flow.takes(&self.source.name, &event.kind)).collect();
         if takers.is_empty() {
@@ -495,6 +522,11 @@ impl SourceDoor {
             (Some(store), Some(key)) => Some(store.shared(tenant, &self.source.scope, key, &fingerprint)),
             _ => None,
         };
+        let strand = Strand::new(house, received_at).within(within);
+        let mut handles = Handle::all(pepper, &self.source.find_by, &look);
+        // The ids of senders do not tell when their event came.
+        let traced = within.and_then(|_| Handle::of(pepper, &strand.trace.to_string()));
+        handles.extend(traced.filter(|traced| !handles.contains(traced)));
         let about = About {
             source: (&*self.name).into(),
             source_event_id: id,
@@ -503,21 +535,22 @@ impl SourceDoor {
             sender: sender.into(),
             schema_version,
             mismatch: mismatch.into(),
-            trace: TraceId::new(received_at, house.clock.random()),
+            trace: strand.trace,
             job_keys,
-            headers: self.kept_headers(request, &event),
+            headers: self.kept_headers(request, &event, within),
         };
         let new = NewEvent {
             source: self.name.clone(),
-            version: house.versions.live,
+            version: self.version,
             received_at,
+            trace: strand.trace,
             dedup,
             status: self.source.ack,
             payload: about.encode(&self.kept_body(&event)?),
-            handles: Handle::all(pepper, &self.source.find_by, &look),
+            handles,
             jobs,
         };
-        Ok(Some((new, shared)))
+        Ok(Some((new, shared, strand)))
     }
 
     /// The version of the event's schema, and what in it breaks the schema, where that is not a reason to refuse it.
@@ -549,15 +582,31 @@ impl SourceDoor {
         if shows { text.into() } else { self.hash_key.hash(text.as_bytes()).into() }
     }
 
-    fn kept_headers<'t>(&self, request: &Request<'t>, event: &'t Arrived<'_>) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
+    fn kept_headers<'t>(
+        &self,
+        request: &Request<'t>,
+        event: &'t Arrived<'_>,
+        within: Option<&Remote>,
+    ) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
         let said: Vec<_> = event.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
         // The body that is kept is JSON, whatever it was wrapped in; or what its sender says that the bytes are.
         let kind = (self.source.content == Content::Preset).then_some(("content-type", "application/json"));
         let is_said = |name: &str| kind.iter().chain(&said).any(|(there, _)| *there == name);
-        let came = request.headers.iter().filter(|(name, _)| !is_said(name));
+        // What is kept of a trace other than linked is what we made of it.
+        let is_trace = |name: &str| {
+            self.source.trace != trace::Incoming::Link && matches!(name, trace::TRACEPARENT | trace::TRACESTATE)
+        };
+        let came = request.headers.iter().filter(|(name, _)| !is_said(name) && !is_trace(name));
         let came = came.filter_map(|(name, value)| Some((*name, std::str::from_utf8(value).ok()?)));
         let all = kind.into_iter().chain(said.iter().copied()).chain(came);
-        body::bounded_headers(all.filter(|(name, _)| self.source.minimise.keeps_header(name)))
+        let mut kept = body::bounded_headers(all.filter(|(name, _)| self.source.minimise.keeps_header(name)));
+        if let Some(Remote { context, state }) = within {
+            kept.push((trace::TRACEPARENT.into(), context.to_string().into()));
+            if !state.is_empty() {
+                kept.push((trace::TRACESTATE.into(), state.clone().into()));
+            }
+        }
+        kept
     }
 
     fn kept_body<'t>(&self, event: &'t Arrived<'_>) -> Result<Cow<'t, [u8]>, Answer> {

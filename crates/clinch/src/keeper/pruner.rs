@@ -15,9 +15,9 @@ const BATCH: usize = 500;
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub async fn run(house: House) {
-    let retention = retention_of(&house.versions.workspace);
     loop {
-        match house.store.prune(house.clock.now(), retention.clone(), BATCH).await {
+        let retention = retention_of(&house.versions.workspace());
+        match house.store.prune(house.clock.now(), retention, BATCH).await {
             Ok(pruned) => {
                 for (kind, rows) in [("jobs", pruned.jobs), ("events", pruned.events), ("keys", pruned.keys)] {
                     house.metrics.retention_deleted.get_or_create(&ByKind { kind: kind.into() }).inc_by(rows);

@@ -3,7 +3,8 @@
 use crate::budget;
 use crate::house::House;
 use crate::tally;
-use crate::telemetry::{ByFlow, Label};
+use crate::telemetry::{self, ByFlow, Label};
+use crate::tracer;
 use clinch_core::attempt::{Outcome, Past, verdict};
 use clinch_core::effect::{Effect, EffectState};
 use clinch_core::fanout::{Begun, Life, begun};
@@ -93,7 +94,12 @@ async fn settle(house: &House, claim: &Claim) -> clinch_store::Result<()> {
     let change = settlement.change;
     if house.store.settle(claim.lease, settlement).await? == Held::Held {
         let step = open.map_or(Label::from(""), |effect| (&effect.name).into());
-        house.metrics.report(claim, &step, change, outcome.failure().as_ref(), now);
+        let (failure, slo) = (outcome.failure(), house.versions.now().settings.slo);
+        let (step, failure) = (&step, failure.as_ref());
+        house.metrics.report(telemetry::Ended { claim, step, change, failure, slo, example: None, now });
+        let settled = house.clock.now();
+        let lost = tracer::Ended { outcome: &outcome, change, began: started_at, ended: now, settled };
+        house.tracer.lost(claim, lost);
     }
     Ok(())
 }

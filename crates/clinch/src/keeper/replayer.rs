@@ -27,8 +27,8 @@ pub async fn run(house: House) {
                 EVERY
             }
         };
-        // Evenly spread, so that several nodes and several plans do not fall into step.
-        let pause = pause.mul_f64(0.75 + house.clock.dice() / 2.0);
+        // Spread, so that several nodes and several plans do not fall into step; rather early than late for the next moment.
+        let pause = pause.mul_f64(0.75 + house.clock.dice() / 4.0);
         tokio::select! { () = house.stop.cancelled() => return, () = tokio::time::sleep(pause) => {} }
     }
 }
@@ -51,9 +51,6 @@ async fn carry_on(house: &House, plan: PlanId) -> Result<Timestamp, StoreError> 
     let now = house.clock.now();
     let later = now + EVERY;
     let Some(reckoned) = house.store.reckon(plan, now).await? else { return Ok(later) };
-    for waited in reckoned.waited {
-        house.metrics.time_to_replay.observe(waited.as_secs_f64());
-    }
     let PlanRow { state: PlanState::Running, start: Some(start), tally, next_at, .. } = reckoned.plan else {
         return Ok(later);
     };
@@ -61,10 +58,10 @@ async fn carry_on(house: &House, plan: PlanId) -> Result<Timestamp, StoreError> 
         Next::Wait { until } => Ok(until),
         // What was let go now would only wait at its worker.
         Next::Release { .. } if house.controls.get().paused(&Scope::Replays, now).is_some() => Ok(later),
-        Next::Release { most, next_at } => {
+        Next::Release { most, moments } => {
             let looked_at = tally.looked_at();
-            house.store.release(ReleaseAsk { plan, looked_at, most, next_at, now }).await?;
-            Ok(next_at)
+            house.store.release(ReleaseAsk { plan, looked_at, most, moments, now }).await?;
+            Ok(moments.nth(most))
         }
         Next::Stop { why } => {
             tracing::warn!("{plan} is stopped: {why}");

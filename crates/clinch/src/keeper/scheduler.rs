@@ -3,6 +3,8 @@
 use crate::firing;
 use crate::house::House;
 use crate::telemetry::ByFlowOutcome;
+use crate::tracer::trace_of;
+use clinch_core::config::Workspace;
 use clinch_core::schedule::{Due, MISSED_MAX, Schedule};
 use clinch_core::time::Timestamp;
 use clinch_core::worker::Worker;
@@ -14,24 +16,31 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 pub async fn run(house: House) {
-    let workspace = house.versions.workspace.clone();
+    let mut changes = house.versions.changes();
+    while !house.stop.is_cancelled() {
+        let now = changes.borrow_and_update().clone();
+        tokio::select! {
+            () = house.stop.cancelled() => return,
+            () = follow_all(&house, &now.plain) => {}
+            // What is set over the files is no other workspace.
+            Ok(_) = changes.wait_for(|later| later.live != now.live) => {}
+        }
+    }
+}
+
+/// The schedules of one workspace, for as long as it is live.
+async fn follow_all(house: &House, workspace: &Workspace) {
     let mut followed: Vec<Followed<'_>> =
         workspace.schedules().map(|(worker, schedule)| Followed { worker, schedule, last: None, held: None }).collect();
-    if followed.is_empty() {
-        return;
-    }
     loop {
         let mut pause = LOOK_EVERY;
         for one in &mut followed {
-            match one.follow(&house).await {
+            match one.follow(house).await {
                 Ok(next) => pause = pause.min(next),
                 Err(error) => tracing::warn!("schedule {} could not be followed: {error}", one.worker.name),
             }
         }
-        tokio::select! {
-            () = house.stop.cancelled() => return,
-            () = tokio::time::sleep(pause.max(PAUSE_MIN)) => {}
-        }
+        tokio::time::sleep(pause.max(PAUSE_MIN)).await;
     }
 }
 
@@ -83,10 +92,13 @@ impl Followed<'_> {
 
     /// Whether the slot is used up.
     async fn fire(&mut self, house: &House, ask: FireAsk) -> clinch_store::Result<bool> {
-        let (name, slot) = (&self.worker.name, ask.slot);
+        let (name, slot, event) = (&self.worker.name, ask.slot, ask.event.clone());
         let outcome = match house.store.fire(ask).await? {
             Fired::Fired(accepted) => {
-                tracing::info!(job.id = %accepted.job, "schedule {name} runs as {}", accepted.job);
+                if let Some(event) = &event {
+                    house.tracer.scheduled(&accepted, event, house.clock.now());
+                }
+                tracing::info!(job.id = %accepted.job, trace.id = %accepted.trace, "schedule {name} runs as {}", accepted.job);
                 self.last = slot;
                 "fired"
             }
@@ -102,7 +114,8 @@ impl Followed<'_> {
             }
             Fired::Busy(_) if self.held == slot => return Ok(false),
             Fired::Busy(job) => {
-                tracing::info!(job.id = %job, "schedule {name} waits until its run {job} is finished");
+                let trace = trace_of(house, job).await;
+                tracing::info!(job.id = %job, trace.id = trace, "schedule {name} waits until its run {job} is finished");
                 self.held = slot;
                 "held"
             }

@@ -1,6 +1,7 @@
 //! What a caller gets: the target's answer, the same again, or a problem (RFC 9457) that says what to do.
 
 use crate::effects::{Forwarded, Sent};
+use crate::telemetry::PROXIED;
 use bytes::Bytes;
 use clinch_core::call::CallAnswer;
 use clinch_core::time::Timestamp;
@@ -90,18 +91,20 @@ impl Answer {
 
     /// What metrics call it.
     pub fn word(&self) -> &'static str {
+        let [passed, done, not_done, joined, replayed, conflict, busy, unknown, not_sent, store_error, refused] =
+            PROXIED;
         match self {
-            Answer::Answered { how: How::Passed, .. } => "passed",
-            Answer::Answered { how: How::Made, status, .. } if status.is_success() => "done",
-            Answer::Answered { how: How::Made, .. } => "not_done",
-            Answer::Answered { how: How::Joined, .. } => "joined",
-            Answer::Answered { how: How::Kept, .. } | Answer::Unreadable => "replayed",
-            Answer::Other => "conflict",
-            Answer::Busy => "busy",
-            Answer::Unknown(_) | Answer::Silence(_) => "unknown",
-            Answer::NotSent(_) => "not_sent",
-            Answer::StoreDown => "store_error",
-            Answer::NoKey(_) | Answer::TooLarge(_) | Answer::Malformed(_) => "refused",
+            Answer::Answered { how: How::Passed, .. } => passed,
+            Answer::Answered { how: How::Made, status, .. } if status.is_success() => done,
+            Answer::Answered { how: How::Made, .. } => not_done,
+            Answer::Answered { how: How::Joined, .. } => joined,
+            Answer::Answered { how: How::Kept, .. } | Answer::Unreadable => replayed,
+            Answer::Other => conflict,
+            Answer::Busy => busy,
+            Answer::Unknown(_) | Answer::Silence(_) => unknown,
+            Answer::NotSent(_) => not_sent,
+            Answer::StoreDown => store_error,
+            Answer::NoKey(_) | Answer::TooLarge(_) | Answer::Malformed(_) => refused,
         }
     }
 

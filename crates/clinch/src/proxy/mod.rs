@@ -84,7 +84,7 @@ pub async fn run(socket: TcpListener, listener: Listener, house: House, rules: R
     // The operator named it, so it may be called wherever it is; nothing else may.
     let host = rules.to.host().unwrap_or_default();
     let allow: Vec<Allowed> = host.parse().into_iter().collect();
-    let http = Arc::new(HttpClient::new(Arc::new(Egress { allow, loopback: true }))?);
+    let http = Arc::new(HttpClient::new(Arc::new(Egress { allow, loopback: true }), None)?);
     let under_way = TaskTracker::new();
     let calls = Arc::new(Calls::new(house.clone(), http.clone(), rules.clone(), under_way.clone()));
     let pepper = Pepper::new(house.store.pepper());

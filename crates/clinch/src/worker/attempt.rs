@@ -9,6 +9,7 @@ use super::foreach;
 use super::lease::Leases;
 use super::lookup::{Found, look_up};
 use super::record::{self, testify};
+use super::replayed;
 use super::saga;
 use super::scope::Scope;
 use super::steps::{self, Inward, Kind, approval, delay, policy, queue, queue_pull, setnx};
@@ -17,17 +18,18 @@ use crate::budget;
 use crate::effects::{self, Effect, Gate, Passage, Wait};
 use crate::house::House;
 use crate::tally;
-use crate::telemetry::{ByFlow, ByFlowStepOutcome, ByLayerFlow, Label};
+use crate::telemetry::{self, ByFlow, Label, Tried, step_outcome};
+use crate::tracer::{Ended, Spans};
 use clinch_core::attempt::{Failure, Outcome, Past, Tally, verdict};
 use clinch_core::config::Workspace;
 use clinch_core::control::Paused;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Idempotency, Leave, Receipt, leave};
+use clinch_core::effect::{Idempotency, Leave, Receipt, leave};
 use clinch_core::expr::BadExpr;
 use clinch_core::job::{Change, Ending, Waits};
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
-use clinch_core::saga::{Ended, in_doubt, renewed};
+use clinch_core::saga::{self as undoing, in_doubt, renewed};
 use clinch_core::seal::NotOpened;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::{Action, PolicyAction, Step, Worker};
@@ -45,6 +47,7 @@ pub struct Performed {
     retry: RetryPolicy,
     /// Whether a policy may have counted something for it.
     counts: bool,
+    spans: Option<Arc<Spans>>,
 }
 
 /// Runs the steps of the job that was claimed. `None`: somebody else has it now, or it is left to its lease.
@@ -59,7 +62,7 @@ pub async fn perform(house: &House, gate: &Gate, leases: &Leases, claim: &Claim)
         Ok(workspace) => workspace,
         Err(error) => {
             // Nothing was begun: the lease ends by itself and the job comes back.
-            tracing::warn!(job.id = %job, "{job} cannot be run now: {error}");
+            tracing::warn!(job.id = %job, trace.id = %claim.trace, "{job} cannot be run now: {error}");
             return None;
         }
     };
@@ -67,19 +70,20 @@ pub async fn perform(house: &House, gate: &Gate, leases: &Leases, claim: &Claim)
     let (Some(workspace), Some(worker)) = (&workspace, worker) else {
         let why = format!("the workspace that {job} was accepted with has no worker for `{}`", claim.queue);
         let end = End::refused(Reason::ConfigError, why, "");
-        return Some(Performed { started_at, end, retry: RetryPolicy::default(), counts: false });
+        return Some(Performed { started_at, end, retry: RetryPolicy::default(), counts: false, spans: None });
     };
-    match steps_of(house, gate, leases, claim, workspace, worker).await {
+    let mut spans = None;
+    match steps_of(house, gate, leases, claim, workspace, worker, &mut spans).await {
         Ok(Some(end)) => {
             let retry = retry_of(house, claim, worker, &end).await;
-            Some(Performed { started_at, end, retry, counts: workspace.counts(worker) })
+            Some(Performed { started_at, end, retry, counts: workspace.counts(worker), spans })
         }
         Ok(None) => {
-            tracing::info!(job.id = %job, "{job} was taken over; this attempt changed nothing");
+            tracing::info!(job.id = %job, trace.id = %claim.trace, "{job} was taken over; this attempt changed nothing");
             None
         }
         Err(error) => {
-            tracing::error!(job.id = %job, "{job} is left to its lease: {error}");
+            tracing::error!(job.id = %job, trace.id = %claim.trace, "{job} is left to its lease: {error}");
             None
         }
     }
@@ -103,6 +107,7 @@ async fn steps_of(
     claim: &Claim,
     workspace: &Workspace,
     worker: &Worker,
+    spans: &mut Option<Arc<Spans>>,
 ) -> clinch_store::Result<Option<End>> {
     let stored = match &claim.payload {
         Ok(stored) => stored,
@@ -112,6 +117,7 @@ async fn steps_of(
         Ok(payload) => payload,
         Err(error) => return Ok(Some(End::refused(Reason::Internal, error.to_string(), ""))),
     };
+    *spans = house.tracer.attempt(claim, &payload);
     let about =
         Paused { queue: &claim.queue, flow: &claim.flow, source: &payload.about.source, is_replay: claim.replays > 0 };
     if let Some(pause) = house.controls.get().keeps(about, house.clock.now()) {
@@ -123,8 +129,9 @@ async fn steps_of(
         return Ok(Some(End::refused(Reason::BadPayload, payload.about.mismatch.to_string(), "")));
     }
     let mut scope = Scope::new(house, claim.into(), &payload, workspace);
+    scope.spans = spans.clone();
     let ground = Ground { house, gate, leases, claim, payload: &payload, retry: &worker.retry };
-    if let Some(ended) = Ended::of(&claim.effects, claim.replays) {
+    if let Some(ended) = undoing::Ended::of(&claim.effects, claim.replays) {
         return Box::pin(saga::undo(ground, worker, ended, &mut scope)).await;
     }
     if !in_doubt(worker, &claim.effects).is_empty() {
@@ -203,7 +210,10 @@ pub async fn run_step(
         |error: BadExpr| StepEnd::Over(End::refused(Reason::MissingData, format!("step `{name}`: {error}"), name));
     match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
         None | Some(Ok(true)) => {}
-        Some(Ok(false)) => return Ok(StepEnd::LeftOut),
+        Some(Ok(false)) => {
+            count_step(scope, claim, step, "noop", house.clock.now());
+            return Ok(StepEnd::LeftOut);
+        }
         Some(Err(error)) => return Ok(missing(error)),
     }
     let action = match steps::kind(&step.action) {
@@ -237,8 +247,8 @@ pub async fn run_step(
             Found::Over(end) => return Ok(end),
         },
         Leave::Skip(receipt) => {
-            let layer = ByLayerFlow { layer: "effect".into(), flow: (&claim.flow).into() };
-            house.metrics.short_circuits.get_or_create(&layer).inc();
+            house.metrics.effect_saved(&claim.flow, &action.partner().name);
+            count_step(scope, claim, step, "noop", house.clock.now());
             Box::pin(wrap::confirm(house, claim, step, action, payload, scope, &receipt)).await?;
             return Ok(StepEnd::DoneBefore(receipt));
         }
@@ -267,7 +277,8 @@ pub async fn run_step(
     let began = house.clock.now();
     let term = || leases.term(claim.lease);
     let idempotency = action.promise().idempotency;
-    let effect = Effect { claim, step: name, partner: action.partner(), idempotency, policies, outgoing };
+    let spans = scope.spans.as_deref();
+    let effect = Effect { claim, step: name, partner: action.partner(), idempotency, policies, outgoing, spans };
     let halted = match gate.pass(effect, act, term).await? {
         Passage::Passed(passed) => Ok(passed),
         Passage::Wait(Wait { until, waits }) => Err(Outcome::PutOff { until, waits }),
@@ -286,12 +297,7 @@ pub async fn run_step(
     if let Some(turn) = turn {
         Box::pin(turn.end(house, &passed.conclusion.state)).await?;
     }
-    let outcome = match passed.conclusion.state {
-        EffectState::Done(_) => "ok",
-        EffectState::Unknown => "unknown",
-        EffectState::NotDone | EffectState::Open | EffectState::GivenUp(_) => "failed",
-    };
-    count_step(house, claim, name, outcome, began);
+    count_step(scope, claim, step, step_outcome(&passed.result), began);
     let unwritten = Unwritten { conclusion: passed.conclusion, trace: passed.trace };
     Ok(match passed.result {
         Ok(receipt) => StepEnd::Done(receipt, unwritten),
@@ -302,7 +308,7 @@ pub async fn run_step(
 fn compute(house: &House, claim: &Claim, step: &Step, action: &dyn Inward, scope: &mut Scope<'_>) -> StepEnd {
     let (name, began) = (&step.name, house.clock.now());
     let computed = action.compute(scope);
-    count_step(house, claim, name, if computed.is_ok() { "ok" } else { "failed" }, began);
+    count_step(scope, claim, step, if computed.is_ok() { "ok" } else { "permanent" }, began);
     match computed {
         Ok(output) => StepEnd::Computed(output),
         Err(failure) => StepEnd::Over(End::refused(failure.reason, format!("step `{name}`: {}", failure.error), name)),
@@ -320,8 +326,8 @@ async fn ask_policy(
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<StepEnd> {
     let (name, began) = (&step.name, house.clock.now());
-    let told = policy::ask(house, gate, claim, action, payload, scope).await?;
-    count_step(house, claim, name, if told.is_ok() { "ok" } else { "failed" }, began);
+    let told = policy::ask(house, gate, claim, (step, action), payload, scope).await?;
+    count_step(scope, claim, step, step_outcome(&told), began);
     Ok(match told {
         Ok(output) => StepEnd::Computed(output),
         Err(outcome) => StepEnd::Over(End::of(effects::policy::about(name, outcome), name)),
@@ -343,7 +349,7 @@ fn unread(house: &House, why: NotOpened) -> End {
 
 /// Writes down how it ended and what follows, unless somebody else took the job over in the meantime.
 pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
-    let Performed { started_at, end, retry, counts } = performed;
+    let Performed { started_at, end, retry, counts, spans } = performed;
     let (job, now) = (claim.lease.job, house.clock.now());
     let failures = end.failures.unwrap_or(claim.failures);
     let first_attempt_at = end.since.or(claim.first_attempt_at).unwrap_or(started_at);
@@ -354,7 +360,7 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
     if end.since.is_none()
         && let Err(error) = budget::charge(house, claim, &retry, past, &mut settlement).await
     {
-        return tracing::error!(job.id = %job, "{job} could not be settled: {error}");
+        return tracing::error!(job.id = %job, trace.id = %claim.trace, "{job} could not be settled: {error}");
     }
     let mut unwritten = end.unwritten;
     if let Change::Buried { reason, .. } = settlement.change
@@ -362,18 +368,22 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
         && reason != Reason::UnknownOutcome
     {
         let error = settlement.error.clone().unwrap_or_default();
-        let ended = Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
+        let ended = undoing::Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
         unwritten = match Box::pin(saga::mark(house, claim, unwritten, &ended)).await {
             Ok(Some(line)) => Some(line.into()),
-            Ok(None) => return tracing::info!(job.id = %job, "{job} was taken over before it could be undone"),
-            Err(error) => return tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
+            Ok(None) => {
+                return tracing::info!(job.id = %job, trace.id = %claim.trace, "{job} was taken over before it could be undone");
+            }
+            Err(error) => {
+                return tracing::error!(job.id = %job, trace.id = %claim.trace, "{job} could not be settled: {error}");
+            }
         };
         settlement.change = Change::Retried { run_at: now };
     }
     let testimony = unwritten.as_ref().and_then(Unwritten::testimony);
     settlement.conclusion = unwritten.map(|unwritten| unwritten.conclusion);
     if counts && let Err(error) = Box::pin(tally::give_back(house, claim.lease, &settlement)).await {
-        return tracing::error!(job.id = %job, "{job} could not be settled: {error}");
+        return tracing::error!(job.id = %job, trace.id = %claim.trace, "{job} could not be settled: {error}");
     }
     let change = settlement.change;
     match house.insist(|| house.store.settle(claim.lease, settlement.clone())).await {
@@ -381,23 +391,34 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
             if matches!(change, Change::Retried { .. }) {
                 crate::crash::point("after_retry");
             }
-            house.metrics.report(claim, &end.step, change, end.outcome.failure().as_ref(), now);
+            let failure = end.outcome.failure();
+            let slo = house.versions.now().settings.slo;
+            let (step, failure) = (&end.step, failure.as_ref());
+            let example = spans.as_deref().and_then(Spans::example);
+            house.metrics.report(telemetry::Ended { claim, step, change, failure, slo, example, now });
+            if claim.replays > 0 && matches!(change, Change::Finished { .. }) {
+                tokio::spawn(replayed::tell(house.clone(), job, claim.trace, now));
+            }
+            if let Some(spans) = spans {
+                let (outcome, settled) = (&end.outcome, house.clock.now());
+                let ended = Ended { outcome, change, began: started_at, ended: now, settled };
+                house.tracer.ended(&spans, claim, ended);
+            }
         }
         Ok(Held::Lost) => {
-            tracing::info!(job.id = %job, "{job} was taken over before it could be settled");
+            tracing::info!(job.id = %job, trace.id = %claim.trace, "{job} was taken over before it could be settled");
             Box::pin(testify(house, claim, testimony)).await;
         }
-        Err(error) => tracing::error!(job.id = %job, "{job} could not be settled: {error}"),
+        Err(error) => {
+            tracing::error!(job.id = %job, trace.id = %claim.trace, "{job} could not be settled: {error}")
+        }
     }
 }
 
-pub fn count_step(house: &House, claim: &Claim, step: &Arc<str>, outcome: &'static str, began: Timestamp) {
-    // However often it was done again, and for however many, it is one step.
-    let step = match step.split_once(['@', '[']) {
-        Some((step, _)) => Label::from(&Arc::from(step)),
-        None => step.into(),
-    };
-    let labels = ByFlowStepOutcome { flow: (&claim.flow).into(), step, outcome: outcome.into() };
-    house.metrics.step_attempts.get_or_create(&labels).inc();
-    house.metrics.step_seconds.get_or_create(&labels).observe(house.clock.now().since(began).as_secs_f64());
+/// `outcome` is a word of metrics.
+pub fn count_step(scope: &Scope<'_>, claim: &Claim, step: &Step, outcome: &'static str, began: Timestamp) {
+    let (metrics, now) = (&scope.house().metrics, scope.house().clock.now());
+    let (flow, action, took) = (&claim.flow, &step.action, now.since(began));
+    let example = scope.spans.as_deref().and_then(Spans::example);
+    metrics.step(Tried { flow, step: &step.name, action, outcome, took, example, now });
 }

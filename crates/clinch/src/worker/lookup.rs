@@ -16,6 +16,7 @@ use clinch_core::id::JobId;
 use clinch_core::job::Waits;
 use clinch_core::payload::Payload;
 use clinch_core::saga;
+use clinch_core::trace;
 use clinch_core::worker::Step;
 use clinch_store::read::JobStory;
 use clinch_store::{Claim, Conclusion};
@@ -34,7 +35,13 @@ enum Told {
     Nothing(String),
 }
 
-async fn ask(gate: &Gate, job: JobId, action: &dyn Outward, scope: &mut Scope<'_>) -> clinch_store::Result<Told> {
+async fn ask(
+    gate: &Gate,
+    job: JobId,
+    step: &str,
+    action: &dyn Outward,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<Told> {
     let (Some(lookup), Some(question)) = (&action.promise().lookup, action.question(scope)) else {
         return Ok(Told::NoQuestion);
     };
@@ -42,7 +49,9 @@ async fn ask(gate: &Gate, job: JobId, action: &dyn Outward, scope: &mut Scope<'_
         Ok(question) => question,
         Err(error) => return Ok(Told::BadQuestion(error)),
     };
-    Ok(match gate.ask(job, action.partner(), question).await? {
+    let spans = scope.spans.clone();
+    let asking = question.asking(spans.as_deref(), step, trace::Question::Lookup);
+    Ok(match gate.ask(job, action.partner(), Box::new(question.call), asking).await? {
         Err(wait) => Told::Wait(wait),
         Ok(Sent::Answered { receipt, is_whole, .. }) if !is_failure(receipt.status) => {
             match lookup.is_done(&receipt, is_whole, scope.names().clone()) {
@@ -78,8 +87,8 @@ pub async fn look_up(
     let failed = |reason, why: String| {
         Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
     };
-    let said = |done: &str| tracing::info!(job.id = %job, "step `{name}`: the lookup says that it was {done}");
-    match ask(gate, job, action, scope).await? {
+    let said = |done: &str| tracing::info!(job.id = %job, trace.id = %claim.trace, "step `{name}`: the lookup says that it was {done}");
+    match ask(gate, job, name, action, scope).await? {
         Told::NoQuestion => Ok(Found::Over(StepEnd::Over(End::ask(house.clock.now(), name)))),
         Told::BadQuestion(error) => over(failed(Reason::MissingData, format!("what to ask is not known: {error}"))),
         Told::Wait(Wait { until, waits }) => over(Outcome::PutOff { until, waits }),
@@ -131,8 +140,13 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
         scope.set_item(items.into_iter().nth(index));
     }
     scope.begin(&step.into());
+    scope.spans = house.tracer.aside(&scope.story(), job);
     let partner = &action.partner().name;
-    Ok(match ask(gate, job, action, &mut scope).await? {
+    let told = ask(gate, job, step, action, &mut scope).await?;
+    if let Some(spans) = &scope.spans {
+        house.tracer.answered(spans);
+    }
+    Ok(match told {
         Told::Done(receipt) => Finding::Done { status: receipt.status },
         Told::NotDone(receipt) => Finding::NotDone { status: receipt.status },
         Told::NoQuestion => Finding::CannotBeAsked(format!(

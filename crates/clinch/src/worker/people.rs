@@ -108,7 +108,7 @@ pub async fn tell(
         Ok(call) => call,
         Err(error) => return Ok(Err(error.0)),
     };
-    Ok(match gate.ask(last.story.row.id, &partner, Box::new(SlackCall(call))).await? {
+    Ok(match gate.ask(last.story.row.id, &partner, Box::new(SlackCall(call)), None).await? {
         Ok(Sent::Answered { receipt, .. }) if (200..300).contains(&receipt.status) => Ok(()),
         Ok(Sent::Answered { receipt, .. }) => Err(format!("Slack answered {}", receipt.status)),
         Ok(Sent::Failed { why, .. } | Sent::Refused(why) | Sent::NotSent(why) | Sent::Blocked(why)) => Err(why),
@@ -118,7 +118,8 @@ pub async fn tell(
 }
 
 fn partner(house: &House, place: &Place) -> Option<Arc<Integration>> {
-    let mut known = house.versions.workspace.integrations.iter();
+    let workspace = house.versions.workspace();
+    let mut known = workspace.integrations.iter();
     known.find(|known| *known.name == *place.integration && matches!(known.channel, Some(Channel::Slack))).cloned()
 }
 
@@ -132,7 +133,7 @@ pub async fn answer(house: &House, gate: &Gate, place: &Place, job: JobId, url: 
     headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let body = Bytes::from(slack::answer(text).to_string());
     let call = HttpCall { method: Method::POST, uri, headers, body, timeout: TIMEOUT, key: None };
-    match gate.ask(job, &partner, Box::new(call)).await {
+    match gate.ask(job, &partner, Box::new(call), None).await {
         Ok(Ok(Sent::Answered { receipt, .. })) if (200..300).contains(&receipt.status) => {}
         _ => tracing::info!("somebody who pressed a button could not be answered"),
     }

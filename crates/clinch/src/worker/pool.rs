@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// A claim takes at most this many jobs at once.
@@ -25,6 +26,7 @@ const STORE_PAUSE: Duration = Duration::from_millis(500);
 /// How long a queue is left alone of which one tenant or group has taken its share, unless something happens.
 const CROWDED_PAUSE: Duration = Duration::from_millis(100);
 
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub queue: Arc<str>,
     pub concurrency: usize,
@@ -34,7 +36,8 @@ pub struct Pool {
 }
 
 /// Runs jobs of the queue until the stop, and those under way to their end.
-pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
+/// Claims until it is sent home; what it has begun it ends.
+pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool, leave: CancellationToken) {
     let queue = &pool.queue;
     // A place is the right to call out; a chair is kept until the job is settled. So many may wait for the disk, no more.
     let places = Arc::new(Semaphore::new(pool.concurrency));
@@ -47,14 +50,14 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
     let (busy, idle) = (metric("busy"), metric("idle"));
     idle.inc_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
     loop {
-        resumed(&house, queue).await;
+        resumed(&house, queue, &leave).await;
         let ready = async {
             let place = places.clone().acquire_owned().await.expect("the places are never closed");
             (place, chairs.clone().acquire_owned().await.expect("the chairs are never closed"))
         };
         let first = tokio::select! {
             biased;
-            () = house.stop.cancelled() => break,
+            () = leave.cancelled() => break,
             first = ready => first,
         };
         let free = (places.available_permits().min(chairs.available_permits()) + 1).min(CLAIM_MAX);
@@ -66,14 +69,15 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
             Err(error) => {
                 tracing::warn!("queue {queue}: {error}");
                 drop(first);
-                tokio::select! { () = house.stop.cancelled() => break, () = tokio::time::sleep(STORE_PAUSE) => continue }
+                tokio::select! { () = leave.cancelled() => break, () = tokio::time::sleep(STORE_PAUSE) => continue }
             }
         };
         if claims.is_empty() {
             drop(first);
-            tokio::select! { () = rest(&house, queue, but.is_some()) => {}, () = shares.freed() => {} }
+            tokio::select! { () = rest(&house, queue, but.is_some(), &leave) => {}, () = shares.freed() => {} }
             continue;
         }
+        house.tracer.claimed(&*house.clock, queue, &claims, now);
         let mut first = Some(first);
         for claim in claims {
             let free =
@@ -94,13 +98,15 @@ pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool) {
             }));
         }
     }
+    // Its places are gone, once what is under way has left them.
     under_way.close();
     under_way.wait().await;
+    idle.dec_by(i64::try_from(pool.concurrency).unwrap_or(i64::MAX));
     heartbeat.abort();
 }
 
 /// Until nobody has paused the queue, or the house is left.
-async fn resumed(house: &House, queue: &Arc<str>) {
+async fn resumed(house: &House, queue: &Arc<str>, leave: &CancellationToken) {
     let scope = Scope::Queue(queue.clone());
     let rest = || {
         let now = house.clock.now();
@@ -112,7 +118,7 @@ async fn resumed(house: &House, queue: &Arc<str>) {
         // Looked at again: what was switched before it was listened for is not missed.
         let Some(rest) = rest() else { return };
         tokio::select! {
-            () = house.stop.cancelled() => return,
+            () = leave.cancelled() => return,
             () = changed => {}
             () = tokio::time::sleep(rest) => {}
         }
@@ -162,7 +168,7 @@ impl Drop for Seat {
 }
 
 /// Until there may be work: somebody says so, a job comes due, or it is time to look anyway.
-async fn rest(house: &House, queue: &str, is_crowded: bool) {
+async fn rest(house: &House, queue: &str, is_crowded: bool, leave: &CancellationToken) {
     let pause = match house.store.next_due(queue) {
         // What is due may be of one who has enough places.
         Some(_) if is_crowded => CROWDED_PAUSE,
@@ -170,8 +176,8 @@ async fn rest(house: &House, queue: &str, is_crowded: bool) {
         None => LOOK_EVERY,
     };
     tokio::select! {
-        () = house.stop.cancelled() => {}
+        () = leave.cancelled() => {}
         () = house.store.work(queue) => {}
-        () = tokio::time::sleep(pause) => {}
+        () = house.clock.sleep(pause) => {}
     }
 }

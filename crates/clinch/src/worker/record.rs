@@ -19,9 +19,13 @@ pub async fn testify(house: &House, claim: &Claim, testimony: Option<Testimony>)
     let step = &testimony.conclusion.name;
     match house.insist(|| house.store.testify(claim.lease, testimony.clone())).await {
         Ok(Testified::Kept) => {
-            tracing::info!(job.id = %job, "{job}: the late answer of step `{step}` is kept as evidence")
+            tracing::info!(job.id = %job, trace.id = %claim.trace, "{job}: the late answer of step `{step}` is kept as evidence")
         }
-        Ok(Testified::NotKept) => tracing::info!(job.id = %job, "{job}: enough late answers of step `{step}` are kept"),
-        Err(error) => tracing::warn!(job.id = %job, "{job}: the late answer of step `{step}` is lost: {error}"),
+        Ok(Testified::NotKept) => {
+            tracing::info!(job.id = %job, trace.id = %claim.trace, "{job}: enough late answers of step `{step}` are kept")
+        }
+        Err(error) => {
+            tracing::warn!(job.id = %job, trace.id = %claim.trace, "{job}: the late answer of step `{step}` is lost: {error}")
+        }
     }
 }

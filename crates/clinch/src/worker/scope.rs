@@ -2,6 +2,7 @@
 
 use crate::house::House;
 use crate::names::{self, Subject};
+use crate::tracer::Spans;
 use clinch_core::config::Workspace;
 use clinch_core::control::Controls;
 use clinch_core::effect::Receipt;
@@ -9,6 +10,7 @@ use clinch_core::expr;
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
 use clinch_core::source::{Content, Source};
+use clinch_core::trace::Story;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -25,6 +27,8 @@ pub struct Scope<'a> {
     channel: String,
     /// What operators had switched when the step began.
     controls: Arc<Controls>,
+    /// What is told of the attempt, where somebody listens.
+    pub spans: Option<Arc<Spans>>,
 }
 
 impl<'a> Scope<'a> {
@@ -40,6 +44,7 @@ impl<'a> Scope<'a> {
             channel: String::new(),
             item: None,
             controls: house.controls.get(),
+            spans: None,
         }
     }
 
@@ -52,6 +57,7 @@ impl<'a> Scope<'a> {
             channel: self.channel.clone(),
             item: self.item.clone(),
             controls: self.controls.clone(),
+            spans: self.spans.clone(),
             ..*self
         }
     }
@@ -69,6 +75,11 @@ impl<'a> Scope<'a> {
 
     pub fn outputs(&self) -> usize {
         self.outputs.len()
+    }
+
+    /// Where the event stands in its trace.
+    pub fn story(&self) -> Story<'a> {
+        Story::of(self.subject.event, &self.payload.about)
     }
 
     /// What the event's bytes are, as far as is known.

@@ -24,7 +24,7 @@ before(async () => {
   await world.clinch('pause', 'queue:charges', '--reason', 'looking into it');
   const { plan } = await world.clinch('replay', 'plan', 'flow:signup', '--reason', 'CRM is back');
   paths = {
-    overview: '/', jobs: '/jobs', job: `/jobs/${fine.job_id}`, 'job-dead': `/jobs/${dead.job_id}`, events: '/events', dead: '/dead',
+    overview: '/', alerts: '/alerts', runbooks: '/runbooks', runbook: '/runbooks/ClinchCircuitOpen', jobs: '/jobs', job: `/jobs/${fine.job_id}`, 'job-dead': `/jobs/${dead.job_id}`, events: '/events', dead: '/dead',
     replays: '/replays', 'replay-new': '/replays/new?q=flow:signup', replay: `/replays/${plan.id}`, effects: '/effects', effect: `/effects/${lost.job_id}/take`,
     approvals: '/approvals', integrations: '/integrations', flows: '/flows', flow: '/flows/signup', keys: '/keys?k=p-1', audit: '/audit', settings: '/settings',
     'safe-mode': '/safe-mode', pauses: '/pauses', 'not-found': '/nothing-here',

@@ -1,6 +1,6 @@
 // A running clinch with stand-ins for its partners, and a browser in front of it. Everything is on loopback and stops by itself.
 import { execFile, spawn } from 'node:child_process';
-import { cp, mkdtemp, readFile, rm, stat, mkdir } from 'node:fs/promises';
+import { appendFile, cp, mkdtemp, readFile, rm, stat, mkdir } from 'node:fs/promises';
 import { createServer as createHttp } from 'node:http';
 import { createServer as createTcp } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -62,13 +62,15 @@ class Mail {
 }
 
 export class World {
-  static async start() {
+  /// `settings` are added to `clinch.yml`.
+  static async start(settings = '') {
     const world = new World();
     world.home = await mkdtemp(join(tmpdir(), 'clinch-browser-'));
     world.partner = new Partner();
     world.mail = new Mail();
     const [partner, mail] = [await listen(world.partner.server), await listen(world.mail.server)];
     await cp(join(here, 'workspace'), join(world.home, 'workspace'), { recursive: true });
+    await appendFile(join(world.home, 'workspace/clinch.yml'), settings);
     world.env = { ...process.env, PARTNER_URL: `http://127.0.0.1:${partner}`, SMTP_URL: `smtp://127.0.0.1:${mail}`, CLINCH_DATA_DIR: join(world.home, 'data'), NO_COLOR: '1' };
     world.server = spawn(binary, ['serve', '--workspace', join(world.home, 'workspace'), '--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0'], { env: world.env, stdio: ['ignore', 'pipe', 'pipe'] });
     world.said = '';

@@ -2,7 +2,7 @@
 
 use crate::nodes::{Nodes, shared_postgres};
 use crate::process::{AGAIN, Place, Server, client, eventually};
-use crate::world::{Answer, PATIENCE, Reply, World, worker_with_step};
+use crate::world::{Answer, Call, PATIENCE, Reply, World, worker_with_step};
 use aws_lc_rs::hmac;
 use clinch_core::approval::{ApprovalId, Verdict, Vote};
 use clinch_core::audit::{Record, Right};
@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A variable that every process has stands for the secret.
 const SECRET: &str = "PATH";
@@ -106,16 +106,8 @@ fn said(answer: &Answer) -> String {
 }
 
 async fn messages(world: &World, at_least: usize) -> Vec<Value> {
-    let path = "/api/chat.postMessage";
-    let began = Instant::now();
-    loop {
-        let calls = world.target.calls_at(path);
-        if calls.len() >= at_least {
-            return calls.iter().map(|call| serde_json::from_str(&call.body).unwrap()).collect();
-        }
-        assert!(began.elapsed() < PATIENCE, "{at_least} messages never came: {calls:#?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let calls = world.target.called_at("/api/chat.postMessage", at_least).await;
+    calls.iter().map(|call| serde_json::from_str(&call.body).unwrap()).collect()
 }
 
 async fn on_postgres(name: &str, files: &[(&str, &str)]) -> World {
@@ -349,11 +341,10 @@ async fn g2_many_approvals_are_one_message_in_slack_and_its_buttons_decide() {
     let sent = &world.target.calls_at("/api/chat.postMessage")[0];
     assert_eq!((sent.headers["authorization"].as_str(), &first[0]["channel"]), ("Bearer xoxb", &json!("C1")));
     // Those that come close together are in one message; whoever was a moment later is in the next.
-    let began = Instant::now();
-    while join_all(ids.iter().map(|id| row(&world, id))).await.iter().any(|row| row.told == 0) {
-        assert!(began.elapsed() < PATIENCE, "everything is told");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("everything is told", PATIENCE, async || {
+        join_all(ids.iter().map(|id| row(&world, id))).await.iter().all(|row| row.told > 0)
+    })
+    .await;
     let texts: String = messages(&world, 1).await.iter().map(ToString::to_string).collect();
     for (nth, id) in ids.iter().enumerate() {
         assert_eq!(texts.matches(&format!("for cart c-{nth}")).count(), 1, "{texts}");
@@ -377,15 +368,9 @@ async fn g2_many_approvals_are_one_message_in_slack_and_its_buttons_decide() {
     world.wait(two.job, Word::Success).await;
     world.wait(three.job, Word::Noop).await;
     // The one who pressed is told at the address that Slack gave for it, without our credentials.
-    let began = Instant::now();
-    let replies = loop {
-        let replies = world.target.calls_at("/respond");
-        if replies.iter().any(|reply| reply.body.contains("too late")) {
-            break replies;
-        }
-        assert!(began.elapsed() < PATIENCE, "{replies:#?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
+    let is_late = |call: &Call| call.path.starts_with("/respond") && call.body.contains("too late");
+    world.target.called_until("the reply that it was too late", |calls| calls.iter().any(is_late)).await;
+    let replies = world.target.calls_at("/respond");
     assert!(replies.iter().all(|reply| !reply.headers.contains_key("authorization")));
     world.close_and_verify().await;
 }

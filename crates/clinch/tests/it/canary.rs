@@ -1,12 +1,14 @@
 //! P9: marked data is sent in every field, header, query and way to fail, and answered back by the target; then every byte
 //! that people, logs and machines get to see is searched for the marks.
 
+use crate::console_browser::Browser;
 use crate::nodes::{Nodes, postgres};
 use crate::process::{PATIENCE, Place, Server, client, eventually};
 use crate::world::{Answer, files_below};
 use aws_lc_rs::hmac;
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,6 +21,9 @@ const TOKEN: &str = "sk_live_kanary4eC39HqLyjWDarjt";
 /// What we sign with and what we call others with. No shape betrays these: only who holds them knows what they are.
 const INWARD: &str = "inward kanary words";
 const OUTWARD: &str = "outward-kanary-words";
+
+/// Pages that link to each other for ever would be a mistake.
+const PAGES_MOST: usize = 1_000;
 
 /// What must be nowhere, in whatever case.
 const MARKS: [&str; 3] = ["kanary", "15199988877", "4012888888881881"];
@@ -444,6 +449,44 @@ async fn ask_by_the_document(house: &mut House<'_>, job: &str) {
     }
 }
 
+/// Every page of the console that a link leads to, beginning with the overview.
+async fn follow_every_link(house: &mut House<'_>) {
+    let at = house.server.admin.trim_start_matches("http://").parse().unwrap();
+    let browser = Browser::at(at, "admin", &house.token).await;
+    let mut to_read = vec!["/".to_string(), format!("/jobs/{MAIL}"), format!("/effects/{MAIL}/{TOKEN}")];
+    let mut read = BTreeSet::new();
+    while let Some(path) = to_read.pop() {
+        if !read.insert(path.clone()) {
+            continue;
+        }
+        let page = browser.get(&path).await;
+        for link in page.body.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let link = link.split('#').next().unwrap().replace("&amp;", "&").replace("&#38;", "&");
+            if link.starts_with('/') && !link.starts_with("/static/") {
+                to_read.push(link);
+            }
+        }
+        house.sweep.add_answer(format!("the page {path}"), &page);
+        assert!(read.len() < PAGES_MOST, "links lead on without an end: {read:#?}");
+    }
+    for page in [
+        "jobs",
+        "events",
+        "effects",
+        "dead",
+        "replays",
+        "approvals",
+        "integrations",
+        "flows",
+        "keys",
+        "audit",
+        "settings",
+        "runbooks",
+    ] {
+        assert!(read.iter().any(|path| path.starts_with(&format!("/{page}"))), "no link leads to {page}: {read:#?}");
+    }
+}
+
 /// A value of about the right kind that has a mark in it.
 fn marked_value(field: &Value) -> Value {
     match field["type"].as_str() {
@@ -477,6 +520,7 @@ async fn story(server: &Server, data_dir: &Path) -> Sweep {
     deliver_all(&mut house).await;
     ended(&mut house).await;
     ask_all(&mut house).await;
+    follow_every_link(&mut house).await;
     house.sweep
 }
 

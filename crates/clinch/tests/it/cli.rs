@@ -98,7 +98,7 @@ fn j1_check_reports_every_problem_at_once_with_its_place_and_exits_with_6() {
 fn j1_the_schema_is_json_and_names_every_kind_of_file() {
     let said = clinch(Path::new("."), &["schema"]);
     assert_eq!(said.code, 0);
-    assert_eq!(said.json()["oneOf"].as_array().unwrap().len(), 6);
+    assert_eq!(said.json()["oneOf"].as_array().unwrap().len(), 7);
 }
 
 #[test]
@@ -197,6 +197,10 @@ async fn i2_every_command_prints_json_or_nothing() {
         &["approve", "ls"],
         &["pauses"],
         &["safe-mode", "status"],
+        &["alerts", "ls"],
+        &["alerts", "history"],
+        &["alerts", "rules"],
+        &["alerts", "print"],
         &["budget", "ls"],
         &["schedules", "ls"],
         &["integrations", "ls"],
@@ -215,6 +219,9 @@ async fn i2_every_command_prints_json_or_nothing() {
         &["runbook"],
         &["runbook", "timeout"],
         &["openapi"],
+        &["explain"],
+        &["explain", "CL0121"],
+        &["doctor", "store"],
         &["schema"],
         &["send", "orders", "-d", BODY, "--key", "k-2"],
         &["send", "orders", "-d", "{\"n\": 1}", "--key", "m-{n}", "--times", "20"],

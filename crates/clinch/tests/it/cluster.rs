@@ -4,7 +4,7 @@
 use super::crash::seed;
 use super::nodes::{Load, Nodes, postgres, shared_postgres};
 use super::process::{AGAIN, ONCE, PATIENCE, Pace, Provider, Server, Told, client, eventually};
-use clinch_testbed::{Fate, Proxy, Stop};
+use clinch_testbed::{Fate, Postgres, Proxy, Stop};
 use rustix::process::Signal;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -141,34 +141,29 @@ async fn f38_backends_that_are_ended_twenty_times_a_second_lose_and_repeat_nothi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f41_a_node_for_whom_the_database_has_no_connection_left_says_so_and_comes_back_by_itself() {
-    let postgres = postgres();
+    // Each connection is a process: a few are taken sooner than hundreds.
+    let postgres = block_in_place(|| Postgres::start_after(|server| server.set("max_connections = 40")));
     let nodes = Nodes::on(&postgres, &[ONCE]).await;
     let node = nodes.start().await;
     let provider = Provider::new(ONCE);
     assert_eq!(provider.deliver(&node.intake).await, Told::Acknowledged);
-    // Others take every connection that is free, and then those of the node.
+    nodes.drained().await;
+    // Others take every connection that is free, and those of the node, also one that it was just about to get.
     let mut others = vec![nodes.client().await];
-    let ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'clinch'";
-    let full = async {
-        loop {
-            while let Ok((client, connection)) = tokio_postgres::connect(&nodes.url, tokio_postgres::NoTls).await {
-                tokio::spawn(connection);
-                others.push(client);
-            }
-            let ended: i64 = others[0].query_one(ended, &[]).await.unwrap().get(0);
-            if ended == 0 {
-                return;
-            }
+    let ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'clinch'";
+    eventually("nothing is accepted and the node says why", PATIENCE * 4, async || {
+        others[0].query(ended, &[]).await.unwrap();
+        while let Ok((client, connection)) = tokio_postgres::connect(&nodes.url, tokio_postgres::NoTls).await {
+            tokio::spawn(connection);
+            others.push(client);
         }
-    };
-    // Hundreds of connections are a process each.
-    tokio::time::timeout(PATIENCE * 4, full).await.expect("the node has no connection left");
-    eventually("nothing is accepted", PATIENCE, async || {
-        provider.deliver(&node.intake).await == Told::Refused(503) && !node.is_ready(&client()).await
+        let ready = client().get(format!("{}/readyz", node.admin)).send().await.unwrap();
+        // Too many connections, in PostgreSQL's words.
+        ready.status() == 503
+            && ready.text().await.unwrap().contains("53300")
+            && provider.deliver(&node.intake).await == Told::Refused(503)
     })
     .await;
-    let why = client().get(format!("{}/readyz", node.admin)).send().await.unwrap().text().await.unwrap();
-    assert!(why.contains("53300"), "too many connections: {why}");
     drop(others);
     provider.settle(&node.intake).await;
     nodes.drained().await;

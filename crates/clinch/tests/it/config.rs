@@ -149,7 +149,7 @@ async fn p12_a_replay_runs_the_old_workspace_unless_the_live_one_is_asked_for() 
     assert_eq!(world.replay(job, ask).await.json()["replayed"], true);
     let story = world.wait(job, Word::Success).await;
     assert_eq!((world.target.calls_at("/old").len(), world.target.calls_at("/new").len()), (2, 1));
-    assert_eq!(story.row.version, world.app().house.versions.live);
+    assert_eq!(story.row.version, world.app().house.versions.live());
     assert_eq!(world.target.calls_at("/old")[0].key(), world.target.calls_at("/new")[0].key());
     world.close_and_verify().await;
 }

@@ -28,7 +28,12 @@ impl Browser {
 
     async fn logged_in(world: &World, name: &str, password: &str) -> Browser {
         let at = world.app().admin.expect("it has an admin listener");
-        let mut browser = Browser { client: world.client.clone(), at, cookie: String::new() };
+        Browser::at(at, name, password).await
+    }
+
+    pub async fn at(at: SocketAddr, name: &str, password: &str) -> Browser {
+        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+        let mut browser = Browser { client, at, cookie: String::new() };
         let form = [("name", name), ("password", password)];
         let entered = browser.send("/login", &form, true).await;
         assert_eq!(entered.status, 303, "{entered:?}");

@@ -2,32 +2,17 @@
 
 use crate::console_browser::{Browser, between, check_says, values};
 use crate::process::eventually;
+use crate::replays::{TWO_STEPS, dead};
 use crate::world::{OK, PATIENCE, Reply, World};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use serde_json::{Value, json};
 
-const TWO_STEPS: &str = "
-version: 1
-name: charge
-consumes: {queue: orders}
-retry: {strategy: fixed, base_delay: 10ms, jitter: none, max_attempts: 1}
-run:
-  - name: invoice
-    http: {url: http://TARGET/invoice, body_from: body}
-  - name: mail
-    http: {url: http://TARGET/mail, body_from: body}
-";
-
 const GROUP: &str = "/dead?flow=orders&reason=rejected_by_target";
 
 async fn with_dead(jobs: usize) -> (World, Browser, Vec<JobId>) {
     let world = World::new(&[("workers/charge.yml", TWO_STEPS)]).await;
-    world.target.script("/mail", [Reply::Status(422)]);
-    let mut made = Vec::new();
-    for nth in 0..jobs {
-        made.push(world.post_and_wait(&format!("k-{nth}"), r#"{"order":7}"#, Word::Dead).await.row.id);
-    }
+    let made = dead(&world, jobs).await;
     let browser = Browser::of(&world).await;
     (world, browser, made)
 }

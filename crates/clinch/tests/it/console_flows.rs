@@ -78,7 +78,11 @@ async fn g3_two_versions_are_compared_line_by_line_with_nobodys_address_in_it() 
     assert!(!told.to_string().contains("ada@example.com"), "{told}");
     let browser = Browser::of(&world).await;
     let page = browser.page("/flows/orders?from=v1&to=v2").await;
-    check_says(&page, &["v1 → v2", "<tr class=\"removed\">", "<tr class=\"added\">", "clinch flows diff orders v1 v2"]);
+    check_says(&page, &["v1 → v2", "<tr class=\"removed\">", "<tr class=\"added\">", "clinch diff v1 v2"]);
+    check_says(
+        &page,
+        &["What it means", "CL0205", "a job that keeps failing is retried for", "a server started with it"],
+    );
     assert!(!page.contains("ada@example.com"), "{page}");
     check_says(&browser.page("/flows/orders?from=v1&to=v1").await, &["Nothing of it is different."]);
     world.admin("/api/v1/flows/orders/diff?from=v1").await.check_problem(400, "bad-query");

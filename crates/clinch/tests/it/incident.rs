@@ -31,10 +31,13 @@ const NOISY_CARTS: usize = 4;
 const BUDGET: u64 = 5;
 const ATTEMPTS: u64 = 3;
 const SENDERS: usize = 16;
+/// Carts are left one after the other, 80 a second at most. Were all of them there at once, those who are refused would be called for
+/// again after everybody else, among themselves, and open the circuit.
+const BETWEEN_CARTS: Duration = Duration::from_millis(200);
 /// Of a hundred customers the partner refuses those below, and loses its answers to so many at the end. The refused do not come
 /// first, or the circuit would open at once.
 const REFUSED: usize = 10;
-const LOST: usize = 3;
+const LOST: usize = 1;
 const FIRST: usize = REFUSED;
 /// Mails and calls that can be on their way at the moment of a kill. What became of a mail nobody but a person can say; a code may be
 /// asked for again.
@@ -116,7 +119,9 @@ impl Night {
         for sender in 0..SENDERS {
             let (carts, zone, intake, client) = (carts.clone(), zone.clone(), self.intake.clone(), client());
             senders.spawn(async move {
+                let mut pace = tokio::time::interval(BETWEEN_CARTS);
                 for cart in carts.iter().skip(sender).step_by(SENDERS) {
+                    pace.tick().await;
                     let (body, (customer, nth)) = (self::cart(*cart, &zone), cart);
                     let signature = BASE64.encode(mac(SHOP.as_bytes(), &body).as_ref());
                     for time in 0..2 {

@@ -1,14 +1,17 @@
 //! Stories about the product, told through its real doors. One binary, so that it links once.
 #![allow(clippy::unwrap_used)]
 
+mod alerts;
 mod api;
 mod approvals;
 mod audit;
 mod budgets;
 mod canary;
+mod checklist;
 mod cli;
 mod cluster;
 mod cluster_order;
+mod commits;
 mod config;
 mod console_approvals;
 mod console_browser;
@@ -27,13 +30,17 @@ mod egress;
 mod encryption;
 mod examples;
 mod fanout;
+mod foresight;
 mod hostile;
 mod incident;
 mod intake;
 mod integrations;
+mod life;
 mod messages;
 mod migrate;
+mod newcomer;
 mod nodes;
+mod oidc;
 mod order;
 mod outage;
 mod partners_crash;
@@ -45,6 +52,7 @@ mod places;
 mod playbooks;
 mod policies;
 mod process;
+mod prometheus;
 mod proxy;
 #[path = "../../../store/tests/it/redis_server.rs"]
 mod redis_server;
@@ -61,11 +69,13 @@ mod senders;
 mod settings;
 mod shared;
 mod signatures;
+mod snapshots;
 mod sources;
 mod sql;
 mod steps;
 mod surfaces;
 mod tidy;
+mod traces;
 mod transport;
 mod workers;
 mod world;

@@ -14,6 +14,7 @@ use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint, Pepper};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::payload::TraceId;
 use clinch_core::policy::{Cap, Tally, Window, time_zone};
 use clinch_core::seal::KeyRing;
 use clinch_core::sender::{Sender, TokenId};
@@ -24,8 +25,8 @@ use clinch_store::postgres::{self, PostgresStore};
 use clinch_store::read::{AuditFilter, JobFilter, LIST_ROWS_MAX, TokenRow};
 use clinch_store::sqlite::SqliteStore;
 use clinch_store::{
-    Acceptance, Admission, AdmitAsk, ClaimAsk, Dedup, FireAsk, Fired, NewEvent, NewJob, NewUser, NewUserToken, Read,
-    SpendAsk, SteerAsk, Steered, Store,
+    Acceptance, ActivateAsk, Activated, Activation, Admission, AdmitAsk, AlertRow, Alerts, ClaimAsk, Dedup, FireAsk,
+    Fired, NewEvent, NewJob, NewUser, NewUserToken, Read, SpendAsk, SteerAsk, Steered, Store,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -356,7 +357,9 @@ async fn full(events: u64) -> tempfile::TempDir {
 }
 
 async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
-    let version = store.activate([1; 32], "[]".into(), now()).await.unwrap();
+    let (by, record) = (Activation::Files, Who::clinch("start").record("a server started with it", now()));
+    let ask = ActivateAsk { hash: [1; 32], files: "[]".into(), by, record };
+    let Activated::Live(version) = store.activate(ask).await.unwrap() else { panic!("nobody chose another") };
     let job = |queue: &str| NewJob {
         flow: "orders".into(),
         queue: queue.into(),
@@ -379,6 +382,7 @@ async fn add(store: &SqliteStore, events: std::ops::Range<u64>) {
             source: "orders".into(),
             version,
             received_at: now(),
+            trace: TraceId(u128::from(nth) + 1),
             dedup: Some(dedup),
             status: 202,
             payload: vec![7; 100].into(),
@@ -480,6 +484,30 @@ async fn k3_g1_what_contacts_were_sent_moves_with_the_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k3_h4_alerts_move_with_the_store_and_one_of_a_name_stays_open() {
+    let (dir, url) = (full(3).await, database());
+    let alert = AlertRow {
+        id: 0,
+        name: "ClinchCircuitOpen:crm".into(),
+        version: 0,
+        value: r#"{"told":{}}"#.into(),
+        began_at: now(),
+        ended_at: None,
+        rest_at: None,
+    };
+    let here = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();
+    here.raise_alert(alert.clone()).await.unwrap().expect("it is the first");
+    let before = here.alerts(Alerts::Restless).await.unwrap();
+    drop(here);
+    migrate(dir.path(), &url);
+    let there = in_postgres(&url, None).await.unwrap();
+    assert_eq!(there.alerts(Alerts::Restless).await.unwrap(), before);
+    assert_eq!(there.raise_alert(alert.clone()).await.unwrap(), None, "it is open");
+    let other = AlertRow { name: "ClinchDown".into(), ..alert };
+    assert!(there.raise_alert(other).await.unwrap().is_some_and(|id| id > before[0].id), "ids go on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k3_e6_what_is_paused_stays_paused_when_the_store_moves() {
     let (dir, url) = (full(3).await, database());
     let ask = |value: &str| SteerAsk {
@@ -524,7 +552,7 @@ async fn k3_an_interrupted_move_is_finished_by_the_next_run_and_done_once() {
     let counts = json!({"versions": 1, "events": 1_200, "keys": 1_200, "jobs": 2_400, "attempts": 0, "effects": 0, "late_answers": 0, "approvals": 0, "votes": 0,
                         "deliveries": 0, "handles": 1_200, "audit_rows": 4, "set_keys": 0, "calls": 0, "retry_budgets": 0, "schedules": 0,
                         "counts_of_contacts": 0, "sender_tokens": 1, "users": 1, "user_tokens": 1, "controls": 0,
-                        "replay_plans": 0, "jobs_of_replay_plans": 0, "requests_to_drop": 0});
+                        "replay_plans": 0, "jobs_of_replay_plans": 0, "requests_to_drop": 0, "alerts": 0});
     assert_eq!(moved["counts"], counts);
     let again = migrate(dir.path(), &url);
     assert_eq!((&again["status"], &again["counts"]), (&json!("already_moved"), &counts));

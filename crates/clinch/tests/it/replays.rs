@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 const BODY: &str = r#"{"order":7}"#;
 
-const TWO_STEPS: &str = "
+pub const TWO_STEPS: &str = "
 version: 1
 name: charge
 consumes: {queue: orders}
@@ -27,7 +27,7 @@ run:
 ";
 
 /// So many dead letters whose invoice is made and whose mail was refused.
-async fn dead(world: &World, jobs: usize) -> Vec<JobId> {
+pub async fn dead(world: &World, jobs: usize) -> Vec<JobId> {
     world.target.script("/mail", [Reply::Status(422)]);
     let mut made = Vec::new();
     for nth in 0..jobs {
@@ -102,8 +102,10 @@ async fn f2_f5_a_plan_is_counted_then_applied_once_and_repeats_no_effect() {
     let entry = &story.audit[0];
     assert_eq!((entry.action.as_str(), entry.reason.as_str()), ("job.replay", "the template was fixed"));
     assert!(entry.after.as_deref().unwrap().contains(&id), "{entry:?}");
-    let metrics = world.admin_as(None, "/metrics").await.body;
-    assert!(metrics.contains("clinch_time_to_replay_seconds_count 7"), "{metrics}");
+    eventually("seven were counted", PATIENCE, async || {
+        world.admin_as(None, "/metrics").await.body.contains("clinch_time_to_replay_seconds_count 7")
+    })
+    .await;
     world.close_and_verify().await;
 }
 

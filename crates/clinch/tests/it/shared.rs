@@ -30,6 +30,7 @@ struct Told {
     body: String,
     replayed: bool,
     retry_after: bool,
+    trace: String,
 }
 
 async fn post(server: &Server, key: &str, body: &'static str) -> Told {
@@ -39,6 +40,7 @@ async fn post(server: &Server, key: &str, body: &'static str) -> Told {
         status: answer.status().as_u16(),
         replayed: answer.headers().contains_key("idempotent-replayed"),
         retry_after: answer.headers().contains_key("retry-after"),
+        trace: answer.headers()["clinch-trace-id"].to_str().unwrap().to_string(),
         body: answer.text().await.unwrap(),
     }
 }
@@ -107,6 +109,7 @@ async fn b5_b7_another_body_never_overwrites_the_first_of_another_installation()
     assert_eq!((conflict.status, problem(&conflict).as_str()), (422, "idempotency-key-reused"));
     let job: Value = serde_json::from_str(&told.body).unwrap();
     assert!(conflict.body.contains(job["job_id"].as_str().unwrap()), "{conflict:?}");
+    assert_eq!(conflict.trace, told.trace, "it is in the trace of the first, which is elsewhere");
     assert_eq!(post(&second, "k", FIRST).await, Told { replayed: true, ..told });
     assert_eq!((accepted(&one), accepted(&two)), (1, 0));
 }

@@ -257,7 +257,8 @@ async fn t002_t032_t039_t055_what_is_not_proven_is_refused_in_one_way_and_claims
     assert!(answers.iter().all(|body| *body == answers[0]), "nobody learns why: {answers:?}");
     assert_eq!(edge.stored().await, 0);
     assert_eq!(edge.metric("clinch_intake_rejected_total{source=\"pay\",reason=\"signature_invalid\"}").await, 2);
-    assert_eq!(edge.metric("clinch_intake_requests_total{source=\"pay\",outcome=\"unverified\"}").await, 7);
+    assert_eq!(edge.metric("clinch_intake_requests_total{source=\"pay\",outcome=\"bad_signature\"}").await, 5);
+    assert_eq!(edge.metric("clinch_intake_requests_total{source=\"pay\",outcome=\"stale_timestamp\"}").await, 2);
 
     let answer = edge.send("/in/pay", &[("stripe-signature", &good)], PAID).await;
     assert_eq!((answer.status, answer.is_replayed()), (202, false), "no key was claimed: {answer:?}");

@@ -26,9 +26,11 @@ fn sources(under: &str) -> Vec<(String, String)> {
 
 #[test]
 fn rooms_meet_in_the_store_and_never_in_each_other() {
-    for room in ["intake", "worker", "keeper", "api", "effects", "console"] {
+    for room in ["intake", "worker", "keeper", "alerts", "api", "effects", "console", "traces"] {
         for (name, text) in sources(&format!("crates/clinch/src/{room}")) {
-            for other in ["intake", "worker", "keeper", "api", "effects", "console", "cli", "app", "demo"] {
+            for other in
+                ["intake", "worker", "keeper", "alerts", "api", "effects", "console", "traces", "cli", "app", "demo"]
+            {
                 // The console is a client of the API, in the same process.
                 let allowed = other == room || matches!((room, other), ("worker", "effects") | ("console", "api"));
                 let imports = text.contains(&format!("crate::{other}::")) || text.contains(&format!("crate::{other};"));
@@ -66,8 +68,9 @@ fn sql_is_spoken_in_the_store_only() {
 
 #[test]
 fn only_the_gate_opens_connections_outward() {
-    // The command line and the demo are clients; which runtimes there are is asked of the machine, not of anybody outside.
-    let may = ["effects/", "cli/", "demo/", "runtimes.rs"];
+    // The command line, the demo and trials are clients; which runtimes there are is asked of the machine, not of anybody outside; and the collector of
+    // traces is the operator's own, like the store: no event can say where it is.
+    let may = ["effects/", "cli/", "demo/", "trials/", "runtimes.rs", "traces/collector.rs"];
     for (name, text) in sources("crates/clinch/src") {
         for way in ["reqwest", "TcpStream::connect", "lookup_host", "Command::new"] {
             let is_gate = may.iter().any(|part| name.starts_with(&format!("crates/clinch/src/{part}")));

@@ -160,7 +160,9 @@ impl World {
             admin_tls: None,
             roles,
             proxy: None,
+            watch: false,
             grace: PATIENCE,
+            rehearsal: None,
         }
     }
 
@@ -449,7 +451,7 @@ struct Desk {
 }
 
 impl Target {
-    async fn start() -> Target {
+    pub async fn start() -> Target {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let desk = Desk { script: Mutex::default(), calls: watch::Sender::default(), releases: Semaphore::new(0) };
         let target = Target { address: listener.local_addr().unwrap(), desk: Arc::new(desk) };
@@ -482,9 +484,21 @@ impl Target {
 
     /// Waits until so many calls have come.
     pub async fn called(&self, times: usize) -> Vec<Call> {
+        self.called_until(&format!("{times} calls"), |calls| calls.len() >= times).await
+    }
+
+    /// Waits until so many calls have come at this path.
+    pub async fn called_at(&self, path: &str, times: usize) -> Vec<Call> {
+        let come = |calls: &[Call]| calls.iter().filter(|call| bare(&call.path) == path).count() >= times;
+        self.called_until(&format!("{times} calls at {path}"), come).await;
+        self.calls_at(path)
+    }
+
+    /// Waits until what has come is enough.
+    pub async fn called_until(&self, what: &str, is_enough: impl Fn(&[Call]) -> bool) -> Vec<Call> {
         let mut calls = self.desk.calls.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, calls.wait_for(|calls| calls.len() >= times)).await;
-        waited.unwrap_or_else(|_| panic!("{times} calls never came: {:#?}", self.calls())).unwrap().clone()
+        let waited = tokio::time::timeout(PATIENCE, calls.wait_for(|calls| is_enough(calls))).await;
+        waited.unwrap_or_else(|_| panic!("{what} never came: {:#?}", self.calls())).unwrap().clone()
     }
 }
 

@@ -57,6 +57,7 @@ pub(super) fn read(name: &str, map: Reader<'_>) -> Option<Integration> {
         retry_on: map.or("retry_on", usual.retry_on.clone(), statuses)?,
         promise: Promise::default().with(read_promise(map)?),
         class: map.or("class", usual.class, word(&classes))?,
+        propagate_trace: map.or("propagate_trace", false, value::bool)?,
         ..usual
     };
     map.is_sound().then_some(read)

@@ -3,12 +3,16 @@
 //! Text becomes a tree that knows its places (`yaml`), the tree is held against the dialect (`shape`, `dialect`), each
 //! file is read as far as it can be (`…_file`), and then they are looked at together (`cross`).
 
+mod alert_file;
 mod cross;
 mod dialect;
 mod flow_file;
 mod integration;
 mod named_action;
 pub(crate) mod nearest;
+mod oidc;
+pub(crate) mod outline;
+mod places;
 mod playbook_file;
 mod policy_file;
 pub mod problem;
@@ -21,6 +25,7 @@ mod shape;
 mod source;
 mod spelling;
 mod template_file;
+mod trial_file;
 mod value;
 mod worker_file;
 mod yaml;
@@ -28,11 +33,14 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
+pub use places::{Place, Places};
 pub use problem::{Code, Problem, Severity, Span, position};
 pub use schema::json_schema;
 pub use settable::{Overrides, Settable};
 pub use template_file::ENDINGS as TEMPLATE_ENDINGS;
+pub use trial_file::trials;
 
+use crate::alert;
 use crate::egress::Allowed;
 use crate::expr::{BadExpr, Template};
 use crate::flow::{Flow, Queue};
@@ -40,13 +48,16 @@ use crate::integration::Integration;
 use crate::lane::{OnDead, Order};
 use crate::mask::Rules;
 use crate::message::MessageTemplate;
+use crate::oidc::OidcRule;
 use crate::playbook::Playbook;
 use crate::policy::Policy;
 use crate::safe_mode::SafeModeRule;
 use crate::schedule::Schedule;
 use crate::schema::Schema;
 use crate::script::Runtime;
+use crate::slo::Slo;
 use crate::source::{Proof, Source};
+use crate::trace;
 use crate::worker::{Action, Step, Worker};
 use aws_lc_rs::digest;
 use cross::Parts;
@@ -74,6 +85,10 @@ impl Files {
             hash.update(part.as_bytes());
         }
         Version(hash.finish().as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == path).map(|(_, text)| text.as_str())
     }
 
     /// One text that holds all of them, for the store.
@@ -147,6 +162,11 @@ pub struct NeededRuntime {
 impl Workspace {
     pub fn queue(&self, name: &str) -> Option<&Queue> {
         self.queues.iter().find(|queue| queue.name == name)
+    }
+
+    /// Whether there is a source of this name.
+    pub fn source_named(&self, name: &str) -> bool {
+        self.sources.iter().any(|source| source.name == name)
     }
 
     pub fn flow(&self, name: &str) -> Option<&Flow> {
@@ -313,6 +333,28 @@ pub struct Settings {
     pub approvals: Option<SlackButtons>,
     /// Names that the console may be called by, besides its own address.
     pub console_hosts: Vec<String>,
+    /// Who vouches for people who log in, besides their passwords.
+    pub oidc: Option<OidcRule>,
+    /// How soon how many jobs are to end well.
+    pub slo: Slo,
+    pub metrics: MetricsRule,
+    /// Who is told of traces.
+    pub tracing: trace::Rule,
+    /// Who is told when something is wrong.
+    pub alerts: alert::Routes,
+}
+
+/// `metrics:` of `clinch.yml`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsRule {
+    /// Whether steps have metrics of their own.
+    pub per_step: bool,
+}
+
+impl Default for MetricsRule {
+    fn default() -> MetricsRule {
+        MetricsRule { per_step: true }
+    }
 }
 
 /// `approvals: {slack: …}` of `clinch.yml`.
@@ -402,7 +444,8 @@ pub fn address(url: &Template, secret: impl Fn(&str) -> Option<String>) -> Resul
     filled(url, |name| secret(name).map(|value| if is_all { value } else { escaped(&value) }))
 }
 
-fn filled(template: &Template, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {
+/// A text with its secrets in place.
+pub fn filled(template: &Template, secret: impl Fn(&str) -> Option<String>) -> Result<String, BadExpr> {
     let known = template.secrets().into_iter().filter_map(|name| Some((name.clone(), secret(&name)?.into())));
     let secrets = serde_json::Value::Object(known.collect());
     template.text(&[("secrets".to_string(), secrets)].into_iter().collect())
@@ -554,6 +597,8 @@ impl Found {
         let runtimes = runtimes.collect();
         let workers: Vec<Worker> = parts.workers.into_iter().filter_map(|file| file.worker).collect();
         let shared = self.settings.kv.iter().flat_map(SharedStore::secrets);
+        let collector: Vec<String> =
+            self.settings.tracing.headers.iter().flat_map(|(_, value)| value.secrets()).collect();
         let partners = self.integrations.iter().flat_map(|partner| partner.templates().flat_map(Template::secrets));
         let sources: Vec<Source> = parts.sources.into_iter().filter_map(|file| file.source).collect();
         let playbooks: Vec<Playbook> = parts.playbooks.iter().filter_map(|file| file.playbook()).collect();
@@ -567,8 +612,10 @@ impl Found {
         let policies = parts.policies.map(|file| file.policies).unwrap_or_default();
         let of_policies = policies.iter().flat_map(|policy| policy_file::secrets(policy));
         let of_workers = workers.iter().flat_map(worker_file::secrets);
+        let of_alerts: Vec<String> = self.settings.alerts.secrets().collect();
+        let of_settings = collector.into_iter().chain(of_alerts);
         let workspace = Workspace {
-            secrets: of_workers.chain(of_policies).chain(shared).chain(partners).collect(),
+            secrets: of_workers.chain(of_policies).chain(shared).chain(partners).chain(of_settings).collect(),
             policies,
             settings: self.settings,
             integrations: self.integrations.clone(),

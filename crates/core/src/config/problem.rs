@@ -184,6 +184,9 @@ codes! {
     BadTimeZone = "CL0187", "a time zone is not known";
     BadHours = "CL0188", "a time of day cannot be read, or says nothing";
     IdlePolicy = "CL0189", "nothing is under a policy";
+    BadShare = "CL0190", "a share of a hundred cannot be read";
+    UnknownAlert = "CL0195", "an alert is named that clinch does not know";
+    BadAlert = "CL0196", "what is said of an alert or its channel cannot be used";
 }
 
 impl fmt::Display for Code {

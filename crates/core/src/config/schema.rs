@@ -2,13 +2,14 @@
 
 use super::dialect::{FLOW, NAMED_ACTIONS, PLAYBOOK, POLICIES, QUEUES, SETTINGS, WORKER};
 use super::shape::{Choose, Field, ITEMS_MAX, Kind, Need, Shape};
+use super::trial_file::TRIALS;
 use super::value::KEY_PARTS_MAX;
 use crate::signature::presets;
 use serde_json::{Map, Value, json};
 
 /// One document (draft 2020-12) for all files of a workspace; `$defs` has one definition for each shape.
 pub fn json_schema() -> Value {
-    let files = [&SETTINGS, &QUEUES, &POLICIES, &FLOW, &PLAYBOOK, &WORKER];
+    let files = [&SETTINGS, &QUEUES, &POLICIES, &FLOW, &PLAYBOOK, &WORKER, &TRIALS];
     let mut defs = Map::new();
     for shape in files {
         define(shape, &mut defs);
@@ -104,7 +105,10 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::Address => json!({ "type": "string", "examples": ["127.0.0.1:7400"] }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
         Kind::Runtime => json!({ "type": "string", "examples": ["node:18", "python:3", "bash"] }),
-        Kind::Headers | Kind::Env => json!({ "type": "object", "additionalProperties": text() }),
+        Kind::Endpoint => json!({ "type": "string", "pattern": "^https?://", "examples": ["http://127.0.0.1:4318"] }),
+        Kind::Headers | Kind::SecretHeaders | Kind::Attributes | Kind::Env => {
+            json!({ "type": "object", "additionalProperties": text() })
+        }
         Kind::KeyPart => key_part(),
         Kind::KeyRule => {
             let part = json!({ "anyOf": [key_part(), { "type": "string", "pattern": "\\{\\{" }] });
@@ -129,6 +133,7 @@ fn kind(kind: &Kind, defs: &mut Map<String, Value>) -> Value {
         Kind::Renames => json!({ "type": "object", "additionalProperties": { "type": ["string", "number"] } }),
         Kind::Pointer => json!({ "type": "string", "pattern": "^/" }),
         Kind::Place => json!({ "type": "string", "examples": ["crm.internal", "*.internal", "10.1.0.0/16"] }),
+        Kind::Share => json!({ "type": "string", "examples": ["95%", "99.9%"] }),
         Kind::Rate => json!({ "type": "string", "examples": ["100/s", "5/min", "1000/h"] }),
         Kind::DatabaseUrl => {
             json!({ "type": "string", "examples": ["${secrets.NAME}", "postgres://user:${secrets.NAME}@host/database"] })
@@ -242,7 +247,7 @@ mod tests {
     fn j1_the_schema_has_every_file_and_every_shape_once() {
         let schema = json_schema();
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-        assert_eq!(schema["oneOf"].as_array().map(Vec::len), Some(6));
+        assert_eq!(schema["oneOf"].as_array().map(Vec::len), Some(7));
         let retry = &schema["$defs"]["retry_policy"];
         assert_eq!(retry["properties"]["jitter"]["enum"], json!(["full", "equal", "none"]));
         assert_eq!(retry["additionalProperties"], false);

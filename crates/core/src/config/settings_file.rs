@@ -1,21 +1,26 @@
 //! `clinch.yml`.
 
+use super::alert_file;
 use super::dialect::SETTINGS;
 use super::integration;
 use super::nearest::nearest;
+use super::oidc;
 use super::problem::{Code, Problem, Report, printable};
 use super::read::{Reader, Spot, word};
 use super::shape;
 use super::source::{self, SourceFile};
 use super::value;
+use super::worker_file::read_headers;
 use super::yaml::{Key, Node};
-use super::{ConnectionLimits, Encryption, Settings, SharedStore, SlackButtons, TlsRule};
+use super::{ConnectionLimits, Encryption, MetricsRule, Settings, SharedStore, SlackButtons, TlsRule};
 use crate::breaker::BreakerRule;
 use crate::budget::Allowance;
 use crate::egress::Allowed;
 use crate::integration::Integration;
 use crate::mask::{BadRules, Rules, Wanted};
 use crate::safe_mode::{Circuits, SafeModeRule, Trip};
+use crate::slo::Slo;
+use crate::trace::{self, AttributeRule, Protocol, Share};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +47,7 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
     shape::check(root, &SETTINGS, root.head(), report);
     let reader = Reader { node: root, report };
     let (listen, admin) = (reader.spot("listen", value::address), reader.spot("admin", value::address));
+    let slo = reader.map("slo").and_then(read_slo);
     let stores = reader.node.get("kv").map_or(&[][..], Node::fields);
     let sources = reader.node.get("sources").map_or(&[][..], Node::fields);
     let integrations = reader.node.get("integrations").map_or(&[][..], Node::fields);
@@ -59,6 +65,11 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
             safe_mode: reader.map("safe_mode").and_then(read_safe_mode).unwrap_or_default(),
             approvals: reader.map("approvals").and_then(read_approvals),
             console_hosts: reader.map("console").and_then(read_hosts).unwrap_or_default(),
+            slo: slo.unwrap_or_default(),
+            metrics: reader.map("metrics").and_then(read_metrics).unwrap_or_default(),
+            oidc: reader.map("oidc").and_then(oidc::read),
+            tracing: reader.map("tracing").and_then(read_tracing).unwrap_or_default(),
+            alerts: alert_file::read(reader, slo.map(|slo| slo.end_to_end)),
             kv: stores.iter().filter_map(|(key, node)| read_store(&key.text, Reader { node, report })).collect(),
         },
         kv: stores.iter().map(spot).collect(),
@@ -77,6 +88,8 @@ pub(super) fn read(root: &Node, report: &mut Report<'_>) -> SettingsFile {
     };
     let mut problems: Vec<Problem> = reader.map("masking").and_then(bad_masking).into_iter().collect();
     problems.extend(reader.map("console").and_then(bad_host));
+    reader.map("oidc").into_iter().for_each(|map| oidc::check(map, &mut problems));
+    alert_file::check(reader, &file, &mut problems);
     problems.extend(messaging(reader).filter_map(|(_, named)| no_carrier(&named, &file)));
     integrations.iter().for_each(|(_, node)| integration::check(Reader { node, report }, &mut problems));
     for (key, node) in sources {
@@ -159,6 +172,18 @@ fn bad_masking(map: Reader<'_>) -> Option<Problem> {
 /// Hosts and networks that may be called though they are inside.
 pub(super) fn allowed(node: &Node, name: &str) -> value::Read<Vec<Allowed>> {
     node.items().iter().map(|item| value::allowed(item, name)).collect()
+}
+
+fn read_slo(map: Reader<'_>) -> Option<Slo> {
+    let usual = Slo::default();
+    Some(Slo {
+        end_to_end: map.or("end_to_end", usual.end_to_end, value::duration)?,
+        target: map.or("target", usual.target, value::share)?,
+    })
+}
+
+fn read_metrics(map: Reader<'_>) -> Option<MetricsRule> {
+    Some(MetricsRule { per_step: map.or("per_step", MetricsRule::default().per_step, value::bool)? })
 }
 
 fn read_safe_mode(map: Reader<'_>) -> Option<SafeModeRule> {
@@ -253,6 +278,27 @@ fn read_approvals(approvals: Reader<'_>) -> Option<SlackButtons> {
         signing_secret: slack.must("signing_secret", value::variable)?,
         users: slack.must("users", value::renames)?,
     })
+}
+
+fn read_tracing(map: Reader<'_>) -> Option<trace::Rule> {
+    let usual = trace::Rule::default();
+    let attributes = |name: &str, is_personal: bool| {
+        let fields = map.node.get(name).map_or(&[][..], Node::fields).iter();
+        let read = move |(key, node): &(Key, Node)| {
+            let value = value::template(node, &key.text).ok()?;
+            Some(AttributeRule { name: key.text.clone(), value, is_personal })
+        };
+        fields.map(read).collect::<Option<Vec<_>>>()
+    };
+    let rule = trace::Rule {
+        endpoint: map.may("endpoint", value::endpoint)?,
+        protocol: map.or("protocol", usual.protocol, word(&[("http", Protocol::Http), ("grpc", Protocol::Grpc)]))?,
+        headers: map.map("headers").map_or(Some(Vec::new()), read_headers)?,
+        service: map.or("service", usual.service, value::name)?,
+        share: map.may("sample", value::number)?.map_or(usual.share, Share::of),
+        attributes: [attributes("attributes", false)?, attributes("personal", true)?].concat(),
+    };
+    map.is_sound().then_some(rule)
 }
 
 /// As a browser says them: in small letters, without a scheme.

@@ -105,6 +105,12 @@ pub(super) enum Kind {
     Verify,
     /// The address that senders call.
     PublicUrl,
+    /// The address of a collector.
+    Endpoint,
+    /// Headers in which only secrets may be computed.
+    SecretHeaders,
+    /// A map of names, each with a template that reads the event alone.
+    Attributes,
     /// A map of texts, each with a name.
     Renames,
     /// A path into a body.
@@ -113,6 +119,8 @@ pub(super) enum Kind {
     Place,
     /// So many in such a time.
     Rate,
+    /// More than nothing and less than all: `95%`.
+    Share,
     /// A length between two others.
     Spread,
     /// A list of HTTP statuses and ranges of them.
@@ -205,9 +213,11 @@ impl Kind {
             Kind::Or(scalar, _) => scalar.example(),
             Kind::Verify => "PRESET",
             Kind::PublicUrl => "https://hooks.example.com/in/NAME",
+            Kind::Endpoint => "http://127.0.0.1:4318",
             Kind::Pointer => "/customer/email",
             Kind::Place => "crm.internal",
             Kind::Rate => "100/s",
+            Kind::Share => "95%",
             Kind::Spread => "200-600ms",
             Kind::Statuses => "[429, 500-599]",
             Kind::UrlOrPath => "https://api.example.com/path",
@@ -229,7 +239,14 @@ impl Kind {
             Kind::ZoneOfContact => "Europe/Berlin",
             Kind::Hour => "\"21:00\"",
             Kind::Window => "day",
-            Kind::List(_) | Kind::Map(_) | Kind::Named(_) | Kind::Headers | Kind::Env | Kind::Renames => "",
+            Kind::List(_)
+            | Kind::Map(_)
+            | Kind::Named(_)
+            | Kind::Headers
+            | Kind::SecretHeaders
+            | Kind::Attributes
+            | Kind::Env
+            | Kind::Renames => "",
         }
     }
 }
@@ -322,6 +339,14 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::List(kind) => check_list(node, kind, name, key, report),
         Kind::KeyRule => check_key_rule(node, name, report),
         Kind::Headers => check_headers(node, name, report),
+        Kind::SecretHeaders => {
+            check_headers(node, name, report);
+            for (key, value) in node.fields() {
+                keep(value, value::secrets_only(value, &key.text), report);
+            }
+        }
+        Kind::Attributes => check_attributes(node, name, report),
+        Kind::Endpoint => keep(node, value::endpoint(node, name), report),
         Kind::Env => check_env(node, name, report),
         Kind::Runtime => keep(node, value::runtime(node, name), report),
         Kind::Body => check_body(node, name, report),
@@ -340,6 +365,7 @@ fn check_value(node: &Node, kind: &Kind, name: &str, key: Span, report: &mut Rep
         Kind::Pointer => keep(node, value::pointer(node, name), report),
         Kind::Place => keep(node, value::allowed(node, name), report),
         Kind::Rate => keep(node, value::rate(node, name), report),
+        Kind::Share => keep(node, value::share(node, name), report),
         Kind::Spread => keep(node, integration::spread(node, name), report),
         Kind::Statuses => check_statuses(node, name, key, report),
         Kind::UrlOrPath => check_names(node, value::url_or_path(node, name).map(|url| Names::of(&url)), report),
@@ -556,6 +582,19 @@ fn check_env(node: &Node, name: &str, report: &mut Report<'_>) {
             report.flaw(node.span, Problem::error(Code::BadEnv, key.span, said).help(help));
         }
         check_names(value, value::template(value, &key.text).map(|value| Names::of(&value)), report);
+    }
+}
+
+fn check_attributes(node: &Node, name: &str, report: &mut Report<'_>) {
+    let Value::Map(fields) = &node.value else {
+        return report.flaw(node.span, value::wrong_type(node, name, "a map of names and templates"));
+    };
+    for (key, value) in fields {
+        if let Some((said, help)) = value::attribute_problem(&key.text) {
+            report.flaw(node.span, Problem::error(Code::BadName, key.span, said).help(help));
+        }
+        let template = value::template(value, &key.text).map(|text| Names::of(&text));
+        check_roots(value, template, EVENT_ROOTS, report);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::source::{
     SignatureRule, Source, TTL_DEFAULT,
 };
 use crate::time::human;
+use crate::trace::Incoming;
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(super) struct SourceFile {
 const ANY: &str = "hmac";
 const NONE: &str = "none";
 const SENDER: &str = "sender";
+const INCOMING: [(&str, Incoming); 3] =
+    [("link", Incoming::Link), ("continue", Incoming::Continue), ("ignore", Incoming::Ignore)];
 const SAME_BODY: [(&str, SameBody); 2] = [("count", SameBody::Count), ("drop", SameBody::Drop)];
 
 /// A source under `sources:`, by its name.
@@ -108,6 +111,11 @@ fn read(map: Reader<'_>, method: Method, name: &str, path: &str, scope: String) 
         limits,
         content: map.or("content", Content::Preset, word(&[("json", Content::Preset), ("raw", Content::Raw)]))?,
         takes_gzip: map.has("accept_encoding"),
+        trace: match map.map("trace") {
+            None => Incoming::Link,
+            Some(trace) => trace.or("incoming", Incoming::Link, word(&INCOMING))?,
+        },
+        silence: map.may("silence", value::duration)?,
         same_body: match verify.signs_no_id().then(|| map.or("same_body", SameBody::Count, word(&SAME_BODY))) {
             Some(rule) => Some(rule?),
             None => None,
@@ -295,6 +303,7 @@ pub(super) fn check(map: Reader<'_>, at: Span, report: &mut Problems) {
     report.extend(hidden_type(map, preset));
     report.extend(idle_limit(map, &verify));
     report.extend(idle_guard(map, &verify));
+    report.extend(unproven_trace(map, &verify));
     report.extend(raw(map, preset));
     report.extend(short_ttl(map, preset));
     if let Some((key, _)) = map.node.entry("on_mismatch").filter(|_| !map.has("schema")) {
@@ -305,6 +314,17 @@ pub(super) fn check(map: Reader<'_>, at: Span, report: &mut Problems) {
 
 /// Problems of one file, collected while the file is being read.
 pub(super) type Problems = Vec<Problem>;
+
+/// Whoever may send could make us record what it wants, in whose trace it wants.
+fn unproven_trace(map: Reader<'_>, verify: &Verify) -> Option<Problem> {
+    let (_, node) = map.map("trace")?.node.entry("incoming")?;
+    if node.text() != Some("continue") || !matches!(verify, Verify::None) {
+        return None;
+    }
+    let said = "a trace is continued only for a sender that is known, and here anybody may send";
+    let problem = Problem::error(Code::EitherOr, node.head(), said).label("needs `verify`");
+    Some(problem.help("add `verify:` (`clinch presets ls`), or write `incoming: link`"))
+}
 
 /// A limit for each sender needs senders that can be told apart.
 fn idle_limit(map: Reader<'_>, verify: &Verify) -> Option<Problem> {

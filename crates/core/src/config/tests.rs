@@ -12,6 +12,8 @@ use crate::retry::{Backoff, Jitter};
 use crate::safe_mode::{Circuits, SafeModeRule};
 use crate::schedule::Missed;
 use crate::script::Isolation;
+use crate::trace::{Incoming, Protocol, Share};
+use crate::user::Role;
 use crate::worker::{Action, HttpAction, HttpBody};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -1395,13 +1397,16 @@ fn j1_what_is_wrong_with_an_integration_is_said_where_it_is_written() {
 
 #[test]
 fn j1_every_key_of_the_dialect_is_on_its_page() {
-    let page = include_str!("../../../../docs/workspace.md");
+    let page = concat!(include_str!("../../../../docs/workspace.md"), include_str!("../../../../docs/start.md"));
     let schema = json_schema();
     for (shape, definition) in schema["$defs"].as_object().expect("definitions") {
         for key in definition["properties"].as_object().into_iter().flat_map(|keys| keys.keys()) {
             let told = page.contains(&format!("`{key}`")) || page.contains(&format!("`{key}:"));
             let detail = ["script", "env", "with", "on_unknown", "rate_limit", "cron"].contains(&key.as_str());
-            assert!(told || detail || key == "version", "docs/workspace.md does not tell about `{key}` of {shape}");
+            assert!(
+                told || detail || key == "version",
+                "neither docs/workspace.md nor docs/start.md tells about `{key}` of {shape}"
+            );
         }
     }
 }
@@ -2478,4 +2483,118 @@ fn t100_the_console_is_known_by_the_names_that_are_added() {
     for bad in ["'https://clinch.example.com'", "'*.example.com'", "''"] {
         check(&named(bad), "clinch.yml:1:19", Code::BadAddress, "is not a name that a browser", "in the address bar");
     }
+}
+
+#[test]
+fn h5_an_objective_is_what_the_workspace_says_or_the_usual_one() {
+    let of = |settings: &str| loaded(&with(&[("clinch.yml", settings)])).settings;
+    let usual = of("version: 1\n").slo;
+    assert_eq!((usual.end_to_end, usual.target.to_string()), (Duration::from_secs(30), "95%".into()));
+    let own = of("slo: {end_to_end: 2m, target: 99.5%}\n").slo;
+    assert_eq!((own.end_to_end, own.target.to_string()), (Duration::from_secs(120), "99.5%".into()));
+    assert_eq!(of("slo: {target: 50%}\n").slo.end_to_end, Duration::from_secs(30));
+    let bad = |target: &str| with(&[("clinch.yml", &format!("slo: {{target: {target}}}\n"))]);
+    for target in ["100%", "95", "high"] {
+        check(&bad(target), "clinch.yml:1:15", Code::BadShare, "is not a share that can be reached and missed", "");
+    }
+    check(&with(&[("clinch.yml", "slo: {latency: 3s}\n")]), "clinch.yml:1:7", Code::UnknownKey, "latency", "");
+}
+
+#[test]
+fn h1_steps_are_counted_one_by_one_unless_the_workspace_says_otherwise() {
+    let of = |settings: &str| loaded(&with(&[("clinch.yml", settings)])).settings.metrics.per_step;
+    assert!(of("version: 1\n") && of("metrics: {}\n") && !of("metrics: {per_step: false}\n"));
+}
+
+#[test]
+fn k1_a_provider_of_identities_says_who_has_which_role() {
+    let with_oidc = |more: &str| {
+        let text = format!("oidc:\n  issuer: https://id.example.com\n  client_id: clinch\n{more}");
+        with(&[("clinch.yml", &text)])
+    };
+    let files = with_oidc(
+        "  client_secret: ${secrets.OIDC}\n  domains: [Example.com]\n  roles: {claim: groups, map: {ops: operator, all: viewer}}\n  users: {maya@example.com: maya}\n",
+    );
+    let rule = loaded(&files).settings.oidc.expect("a rule");
+    assert_eq!((rule.issuer.as_str(), rule.client_secret.as_deref()), ("https://id.example.com", Some("OIDC")));
+    assert_eq!((rule.domains, rule.scopes), (vec!["example.com".into()], vec!["profile".into(), "email".to_string()]));
+    let roles = rule.roles.expect("roles");
+    assert_eq!(roles.map, [("ops".into(), Role::Operator), ("all".to_string(), Role::Viewer)]);
+    assert_eq!((rule.name.as_str(), rule.users.len()), ("preferred_username", 1));
+    assert!(loaded(&with(&[])).settings.oidc.is_none());
+
+    let none = with_oidc("");
+    check(&none, "clinch.yml:2:3", Code::MissingKey, "nobody could log in by this provider", "add `roles:");
+    let role = with_oidc("  roles: {claim: groups, map: {ops: root}}\n");
+    check(&role, "clinch.yml:4:37", Code::BadChoice, "`root` is not a role; they are viewer, operator", "");
+    let name = with_oidc("  users: {u-1: Maya}\n");
+    check(&name, "clinch.yml:4:16", Code::BadName, "`Maya` is not a user's name; use 1 to 64 of a-z", "");
+    let url = with(&[("clinch.yml", "oidc: {issuer: 'https://id.example.com?x=1', client_id: c, users: {u: maya}}\n")]);
+    check(&url, "clinch.yml:1:16", Code::BadUrl, "`issuer` is a plain address", "https://id.example.com");
+}
+
+#[test]
+fn h2_a_workspace_says_which_collector_is_told_and_what() {
+    let tracing = |said: &str| with(&[("clinch.yml", &format!("tracing: {{{said}}}\n"))]);
+    let usual = loaded(&with(&[])).settings.tracing;
+    assert_eq!((usual.endpoint, usual.protocol, usual.service.as_str()), (None, Protocol::Http, "clinch"));
+    assert_eq!(usual.share, Share::ALL);
+    let workspace = loaded(&tracing(
+        "endpoint: 'https://otel.example:4317', protocol: grpc, headers: {authorization: 'Bearer ${secrets.OTEL}'}, service: shop, \
+         sample: 0.25, attributes: {shop.campaign: '{{ body.campaign }}'}, personal: {customer: '{{ body.email }}'}",
+    ));
+    assert!(workspace.secrets.contains("OTEL"), "it is read at the start");
+    let rule = workspace.settings.tracing;
+    assert_eq!((rule.endpoint.as_deref(), rule.protocol), (Some("https://otel.example:4317"), Protocol::Grpc));
+    assert_eq!((rule.service.as_str(), rule.share), ("shop", Share::of(0.25)));
+    let attributes: Vec<_> = rule.attributes.iter().map(|rule| (rule.name.as_str(), rule.is_personal)).collect();
+    assert_eq!(attributes, [("shop.campaign", false), ("customer", true)]);
+    let bad = |said: &str, code, part: &str, help: &str| {
+        let problems = load(&tracing(said)).expect_err(said);
+        let [problem] = problems.as_slice() else { panic!("{said}: {problems:#?}") };
+        assert_eq!(problem.code, code, "{problem:#?}");
+        let told = format!("{problem:?}");
+        assert!(told.contains(part) && told.contains(help), "{told}");
+    };
+    bad("endpoint: 'otel:4318'", Code::BadUrl, "is not the address of a collector", "http://127.0.0.1:4318");
+    bad("endpoint: 'http://me:word@otel:4318'", Code::BadUrl, "is not the address of a collector", "headers:");
+    bad("headers: {x-key: '{{ body.id }}'}", Code::BadExpression, "and nothing else that is computed", "secrets.NAME");
+    bad("sample: 1.5", Code::OutOfRange, "sample", "1");
+    bad("attributes: {http.method: '{{ body.x }}'}", Code::BadName, "that clinch sets itself", "another name");
+    bad("attributes: {Campaign: '{{ body.x }}'}", Code::BadName, "not the name of an attribute", "shop.campaign");
+    bad("personal: {token: '{{ secrets.X }}'}", Code::BadExpression, "`secrets` is not known", "body");
+}
+
+#[test]
+fn t113_a_trace_is_continued_only_for_senders_that_are_known() {
+    let source = |verify: &str, incoming: &str| {
+        let clinch = format!("sources:\n  shop: {{verify: {verify}, trace: {{incoming: {incoming}}}}}\n");
+        with(&[
+            ("clinch.yml", &clinch),
+            (
+                "flows/shop.yml",
+                "name: shop\ntriggers:\n  - source: shop\nsteps:\n  - name: go\n    queue: {name: orders}\n",
+            ),
+        ])
+    };
+    let read = |verify, incoming| loaded(&source(verify, incoming)).sources[0].trace;
+    assert_eq!(read("sender", "continue"), Incoming::Continue);
+    assert_eq!((read("none", "link"), read("none", "ignore")), (Incoming::Link, Incoming::Ignore));
+    let problems = load(&source("none", "continue")).expect_err("anybody may send");
+    assert_eq!(problems[0].code, Code::EitherOr, "{problems:#?}");
+    assert!(problems[0].message.contains("here anybody may send"), "{problems:#?}");
+}
+
+#[test]
+fn h2_an_integration_or_a_step_says_whether_the_partner_is_told_the_trace() {
+    let told = |of_partner: &str, of_step: &str| {
+        let clinch = format!("integrations:\n  crm: {{base_url: 'https://crm.example'{of_partner}}}\n");
+        let step = format!("http: {{integration: crm, url: /x{of_step}}}");
+        let head = WORKER.split("http:").next().expect("its beginning");
+        let worker = format!("{head}{step}\n");
+        http(&loaded(&with(&[("clinch.yml", &clinch), ("workers/post.yml", &worker)]))).propagate_trace
+    };
+    assert!(!told("", ""));
+    assert!(told(", propagate_trace: true", "") && told("", ", propagate_trace: true"));
+    assert!(!told(", propagate_trace: true", ", propagate_trace: false"));
 }

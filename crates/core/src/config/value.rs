@@ -16,6 +16,7 @@ use crate::pointer::Pointer;
 use crate::policy::{self, Window};
 use crate::schedule::{CronLine, Zone};
 use crate::script::Runtime;
+use crate::slo::Target;
 use crate::time::{BadDuration, Timestamp, parse_duration};
 use jiff::civil::Time;
 use std::collections::BTreeSet;
@@ -471,6 +472,19 @@ pub(super) fn plain_json(node: &Node) -> Option<serde_json::Value> {
     json_scalar(node, "").ok().flatten()
 }
 
+/// What is written, as JSON. Nothing is computed in it.
+pub(super) fn json(node: &Node, name: &str) -> Read<serde_json::Value> {
+    Ok(match &node.value {
+        Value::Map(fields) => {
+            let fields = fields.iter().map(|(key, node)| Ok((key.text.clone(), json(node, &key.text)?)));
+            serde_json::Value::Object(fields.collect::<Read<_>>()?)
+        }
+        Value::List(items) => serde_json::Value::Array(items.iter().map(|node| json(node, name)).collect::<Read<_>>()?),
+        Value::Scalar { text, quoted: true } => text.clone().into(),
+        Value::Scalar { text, quoted: false } => json_scalar(node, name)?.unwrap_or_else(|| text.clone().into()),
+    })
+}
+
 /// The JSON value of a plain scalar; `None` when it is a text.
 fn json_scalar(node: &Node, name: &str) -> Read<Option<serde_json::Value>> {
     let Some(text) = node.plain() else {
@@ -551,7 +565,7 @@ fn url_problem(url: &str, begins_computed: bool) -> Option<(&'static str, &'stat
 }
 
 /// A template that computes nothing but secrets.
-fn secrets_only(node: &Node, name: &str) -> Read<Template> {
+pub(super) fn secrets_only(node: &Node, name: &str) -> Read<Template> {
     let template = template(node, name)?;
     let names = Names::of(&template);
     if names.roots.iter().any(|root| root != "secrets") || names.roots.len() != names.secrets.len().min(1) {
@@ -593,6 +607,40 @@ pub(super) fn public_url(node: &Node, name: &str) -> Read<String> {
     ))
 }
 
+/// The address of a collector, which is called as it is written.
+pub(super) fn endpoint(node: &Node, name: &str) -> Read<String> {
+    let written = text(node, name)?;
+    let host = written.strip_prefix("https://").or_else(|| written.strip_prefix("http://"));
+    let host = host.map(|rest| &rest[..rest.find('/').unwrap_or(rest.len())]);
+    let fine = written.bytes().all(|b| (0x21..=0x7e).contains(&b)) && !written.contains(['#', '?', '@']);
+    if fine && host.is_some_and(|host| !host.is_empty()) {
+        return Ok(written.to_string());
+    }
+    let said = format!("`{}` is not the address of a collector", shown(written));
+    let help = "write it like `http://127.0.0.1:4318`; what proves who you are goes below `headers:`";
+    Err(Box::new(bad(Code::BadUrl, node, said).help(help)))
+}
+
+/// What clinch says itself.
+const OWN_ATTRIBUTES: &[&str] =
+    &["clinch.", "messaging.", "http.", "url.", "error.", "server.", "client.", "network.", "user_agent."];
+
+/// Why an attribute cannot have this name, and what to do.
+pub(super) fn attribute_problem(name: &str) -> Option<(String, &'static str)> {
+    let is_word = |part: &str| {
+        let goes_on = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+        part.starts_with(|c: char| c.is_ascii_lowercase()) && part.bytes().all(goes_on)
+    };
+    if name.len() > 64 || !name.split('.').all(is_word) {
+        return Some((
+            format!("`{}` is not the name of an attribute", shown(name)),
+            "write it like `customer` or `shop.campaign`",
+        ));
+    }
+    let own = OWN_ATTRIBUTES.iter().any(|own| name.starts_with(own));
+    own.then(|| (format!("`{name}` is an attribute that clinch sets itself"), "give it another name"))
+}
+
 /// The sender's words, and ours.
 pub(super) fn renames(node: &Node, name: &str) -> Read<Vec<(String, String)>> {
     let pair = |(key, named): &(super::yaml::Key, Node)| Ok((key.text.clone(), self::name(named, name)?));
@@ -628,6 +676,11 @@ pub(super) fn pointer(node: &Node, name: &str) -> Read<Pointer> {
 pub(super) fn rate(node: &Node, name: &str) -> Read<Rate> {
     let read: Result<Rate, _> = text(node, name)?.parse();
     read.map_err(|error| Box::new(bad(Code::BadRate, node, printable(&error.to_string()))))
+}
+
+pub(super) fn share(node: &Node, name: &str) -> Read<Target> {
+    let read: Result<Target, _> = text(node, name)?.parse();
+    read.map_err(|error| Box::new(bad(Code::BadShare, node, printable(&error.to_string()))))
 }
 
 pub(super) fn allowed(node: &Node, name: &str) -> Read<Allowed> {

@@ -594,6 +594,7 @@ fn read_http(http: Reader<'_>, integrations: &[Arc<Integration>]) -> Option<Http
         body: read_body(http)?,
         timeout: http.may("timeout", value::duration)?.or(partner.timeout).unwrap_or(STEP_TIMEOUT_DEFAULT),
         promise: partner.promise.with(integration::read_promise(http)?),
+        propagate_trace: http.or("propagate_trace", partner.propagate_trace, value::bool)?,
         partner,
     };
     http.is_sound().then_some(read)

@@ -13,6 +13,7 @@ mod refusal;
 mod request;
 mod secret;
 pub mod settings;
+pub mod sign;
 pub mod signed;
 pub mod standard;
 pub mod window;

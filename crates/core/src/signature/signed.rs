@@ -267,36 +267,41 @@ impl Signed {
     }
 
     fn matches(&self, key: &Key, message: &[Piece<'_>], signatures: &[Vec<u8>]) -> bool {
-        let feed = |secret: &[u8], take: &mut dyn FnMut(&[u8])| {
-            for piece in message {
-                take(match piece {
-                    Piece::Bytes(bytes) => bytes,
-                    Piece::Secret => secret,
-                });
-            }
-        };
-        let hmac = |algorithm, secret: &[u8]| {
+        if let (Algorithm::EcdsaP256, Key::P256(public)) = (self.algorithm, key) {
+            let mut whole = Vec::new();
+            feed(message, &[], &mut |bytes| whole.extend_from_slice(bytes));
+            return signatures.iter().filter(|signature| public.verify_sig(&whole, signature).is_ok()).count() > 0;
+        }
+        let Some(computed) = self.computed(key, message) else { return false };
+        signatures.iter().filter(|signature| verify_slices_are_equal(&computed, signature).is_ok()).count() > 0
+    }
+
+    /// The signature of a message, where who verifies could also have made it.
+    fn computed(&self, key: &Key, message: &[Piece<'_>]) -> Option<Vec<u8>> {
+        let Key::Shared(secret) = key else { return None };
+        let hmac = |algorithm| {
             let mut mac = hmac::Context::with_key(&hmac::Key::new(algorithm, secret));
-            feed(secret, &mut |bytes| mac.update(bytes));
+            feed(message, secret, &mut |bytes| mac.update(bytes));
             mac.sign().as_ref().to_vec()
         };
-        let computed = match (self.algorithm, key) {
-            (Algorithm::HmacSha1, Key::Shared(secret)) => hmac(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, secret),
-            (Algorithm::HmacSha256, Key::Shared(secret)) => hmac(hmac::HMAC_SHA256, secret),
-            (Algorithm::HmacSha512, Key::Shared(secret)) => hmac(hmac::HMAC_SHA512, secret),
-            (Algorithm::Sha256, Key::Shared(secret)) => {
+        Some(match self.algorithm {
+            Algorithm::HmacSha1 => hmac(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
+            Algorithm::HmacSha256 => hmac(hmac::HMAC_SHA256),
+            Algorithm::HmacSha512 => hmac(hmac::HMAC_SHA512),
+            Algorithm::Sha256 => {
                 let mut hash = digest::Context::new(&digest::SHA256);
-                feed(secret, &mut |bytes| hash.update(bytes));
+                feed(message, secret, &mut |bytes| hash.update(bytes));
                 hash.finish().as_ref().to_vec()
             }
-            (Algorithm::EcdsaP256, Key::P256(public)) => {
-                let mut whole = Vec::new();
-                feed(&[], &mut |bytes| whole.extend_from_slice(bytes));
-                return signatures.iter().filter(|signature| public.verify_sig(&whole, signature).is_ok()).count() > 0;
-            }
-            _ => return false,
-        };
-        signatures.iter().filter(|signature| verify_slices_are_equal(&computed, signature).is_ok()).count() > 0
+            Algorithm::EcdsaP256 => return None,
+        })
+    }
+
+    /// As the sender makes it; of several spellings of the address, the first.
+    pub(super) fn signature(&self, request: &Request<'_>, timestamp: &str, key: &Key) -> Result<Vec<u8>, String> {
+        let messages = self.messages(request, timestamp).map_err(|refusal| refusal.to_string())?;
+        let message = messages.first().ok_or("there is no address to sign")?;
+        self.computed(key, message).ok_or_else(|| "its secret is no key for this".into())
     }
 
     /// A timestamp in the body is only worth reading once the body is known to be the sender's.
@@ -356,6 +361,15 @@ impl Part {
 enum Piece<'a> {
     Bytes(Cow<'a, [u8]>),
     Secret,
+}
+
+fn feed(message: &[Piece<'_>], secret: &[u8], take: &mut dyn FnMut(&[u8])) {
+    for piece in message {
+        take(match piece {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Secret => secret,
+        });
+    }
 }
 
 impl Moment {

@@ -76,6 +76,7 @@ CREATE TABLE event (
     expires_at INTEGER NOT NULL,
     status INTEGER NOT NULL,
     jobs INTEGER NOT NULL,
+    trace BLOB NOT NULL,
     payload BLOB NOT NULL
 ) STRICT;
 
@@ -180,14 +181,15 @@ CREATE TABLE audit (
 CREATE INDEX audit_job ON audit (job) WHERE job IS NOT NULL;
 CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END;
 CREATE TRIGGER audit_is_not_removed BEFORE DELETE ON audit BEGIN SELECT raise(ABORT, 'the audit is only added to'); END;
-INSERT INTO fact (name, value) VALUES ('audit_rows', 0), ('audit_hash', zeroblob(32)), ('live_version', 0);
+INSERT INTO fact (name, value) VALUES ('audit_rows', 0), ('audit_hash', zeroblob(32)), ('live_version', 0), ('live_chosen', 0);
 
--- Users. password: an argon2id string.
+-- Users. password: an argon2id string. identity: the digest of who a provider says that it is.
 CREATE TABLE person (
     name TEXT PRIMARY KEY,
     added_at INTEGER NOT NULL,
     role TEXT NOT NULL,
-    password TEXT
+    password TEXT,
+    identity BLOB UNIQUE
 ) WITHOUT ROWID, STRICT;
 
 -- Their tokens, of which only the digest is kept. role: that of the user, where there is none.
@@ -354,3 +356,17 @@ CREATE TABLE drop_ask (
     actor TEXT NOT NULL,
     reason TEXT NOT NULL
 ) STRICT;
+
+-- Alerts, each from its beginning to its end. What is said of one only who wrote it understands. From `rest_at` on nothing more
+-- is to be done about it. Of a name one is open at a time.
+CREATE TABLE alert (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    value TEXT NOT NULL,
+    began_at INTEGER NOT NULL,
+    ended_at INTEGER,
+    rest_at INTEGER
+) STRICT;
+CREATE UNIQUE INDEX alert_open ON alert (name) WHERE ended_at IS NULL;
+CREATE INDEX alert_restless ON alert (id) WHERE rest_at IS NULL;

@@ -100,24 +100,24 @@ const INSERT: &str = "
     ), fresh AS MATERIALIZED (
         SELECT id, jobs FROM asked WHERE key IS NULL OR id IN (SELECT event FROM won)
     ), events AS (
-        INSERT INTO event (id, received_at, key, expires_at, jobs, source, status, fingerprint, payload)
+        INSERT INTO event (id, received_at, key, expires_at, jobs, source, status, fingerprint, trace, payload)
         SELECT new.* FROM unnest($2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], $6::integer[],
-                                 $7::text[], $8::integer[], $9::bytea[], $10::bytea[])
-            AS new (id, received_at, key, expires_at, jobs, source, status, fingerprint, payload)
+                                 $7::text[], $8::integer[], $9::bytea[], $10::bytea[], $11::bytea[])
+            AS new (id, received_at, key, expires_at, jobs, source, status, fingerprint, trace, payload)
         WHERE (new.id IN (SELECT id FROM fresh)) IS TRUE
     ), born AS (
         INSERT INTO job (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state, slot)
-        SELECT new.*, (SELECT slot FROM here) FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
-                                 $16::text[], $17::text[], $18::bigint[], $19::smallint[], $20::smallint[],
-                                 $21::bigint[], $22::smallint[])
+        SELECT new.*, (SELECT slot FROM here) FROM unnest($12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[],
+                                 $17::text[], $18::text[], $19::bigint[], $20::smallint[], $21::smallint[],
+                                 $22::bigint[], $23::smallint[])
             AS new (id, event, version, received_at, run_at, flow, queue, lane, ord, priority, turn, state)
         WHERE new.ord = 0 AND (new.event IN (SELECT id FROM fresh)) IS TRUE
     ), in_order AS MATERIALIZED (
         SELECT new.*, row_number() OVER of_lane AS nth, count(*) OVER (PARTITION BY new.queue, new.lane) AS jobs
-        FROM unnest($11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[],
-                    $16::text[], $17::text[], $18::bigint[], $19::smallint[], $20::smallint[])
+        FROM unnest($12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[],
+                    $17::text[], $18::text[], $19::bigint[], $20::smallint[], $21::smallint[])
             AS new (id, event, version, received_at, run_at, flow, queue, lane, ord, priority)
-        WHERE $23 AND new.ord > 0 AND (new.event IN (SELECT id FROM fresh)) IS TRUE
+        WHERE $24 AND new.ord > 0 AND (new.event IN (SELECT id FROM fresh)) IS TRUE
         WINDOW of_lane AS (PARTITION BY new.queue, new.lane ORDER BY new.id)
     ), lined AS (
         INSERT INTO lane (queue, id, head, last, due_at, priority, open)
@@ -149,7 +149,7 @@ static INSERT_FOUND: LazyLock<String> = LazyLock::new(|| {
     format!(
         "{parts}), found_by AS (
         INSERT INTO handle (event, mark)
-        SELECT new.* FROM unnest($24::bigint[], $25::bigint[]) AS new (event, mark)
+        SELECT new.* FROM unnest($25::bigint[], $26::bigint[]) AS new (event, mark)
         WHERE (new.event IN (SELECT id FROM fresh)) IS TRUE
     )
     SELECT{answer}"
@@ -194,6 +194,8 @@ pub(super) async fn store<'e>(
     let statuses: Vec<i32> = new.iter().map(|event| i32::from(event.status)).collect();
     let fingerprints: Vec<Option<&[u8]>> =
         dedups().map(|dedup| dedup.map(|dedup| &dedup.fingerprint.as_bytes()[..])).collect();
+    let traces: Vec<[u8; 16]> = new.iter().map(|event| event.trace.to_bytes()).collect();
+    let traces: Vec<&[u8]> = traces.iter().map(|trace| &trace[..]).collect();
     let sealed = |(id, event): (&i64, &&'_ NewEvent)| {
         shared.sealer.payload(EventId::from_number(id.cast_unsigned()), &event.payload).into_owned()
     };
@@ -219,9 +221,9 @@ pub(super) async fn store<'e>(
         ids.iter().zip(&new).flat_map(|(id, event)| event.handles.iter().map(|handle| (*id, handle.number())));
     let (handle_events, handles): (Vec<i64>, Vec<i64>) = found_by.unzip();
     // Where nothing is found by anything, the statement is as it was.
-    let (insert, params) = if handles.is_empty() { (INSERT, 23) } else { (&**INSERT_FOUND, 25) };
+    let (insert, params) = if handles.is_empty() { (INSERT, 24) } else { (&**INSERT_FOUND, 26) };
 
-    let all: [&(dyn Param + Sync); 25] = [
+    let all: [&(dyn Param + Sync); 26] = [
         &boot,
         &ids,
         &received_at,
@@ -231,6 +233,7 @@ pub(super) async fn store<'e>(
         &sources,
         &statuses,
         &fingerprints,
+        &traces,
         &payloads,
         &job_ids,
         &job_events,
@@ -281,6 +284,7 @@ impl Stored<'_> {
                 job: JobId::from_number(number + 1),
                 status: event.status,
                 received_at: event.received_at,
+                trace: event.trace,
             };
             (*place, accepted)
         })
@@ -407,7 +411,8 @@ async fn holders(
     let keys: Vec<&[u8]> = deliveries.iter().map(|(_, _, dedup)| &dedup.key.as_bytes()[..]).collect();
     let rows = line
         .query(
-            "SELECT dedup.key, dedup.event, event.received_at, event.status, event.fingerprint, dedup.jobs
+            "SELECT dedup.key, dedup.event, event.received_at, event.status, event.fingerprint, dedup.jobs,
+                    event.trace
              FROM dedup JOIN event ON event.id = dedup.event
              WHERE dedup.key = ANY($1) ORDER BY dedup.key, dedup.bucket FOR NO KEY UPDATE OF dedup",
             &[&keys],
@@ -424,6 +429,7 @@ async fn holders(
             job: JobId::from_number(event.number() + 1),
             status: u16::try_from(row.try_get::<_, i32>(3)?).unwrap_or_default(),
             received_at: rows::time(row, 2)?,
+            trace: rows::trace(row, 6)?,
         };
         let first = First {
             accepted,

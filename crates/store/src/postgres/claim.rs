@@ -27,7 +27,7 @@ macro_rules! taken {
         concat!(
             "SELECT taken.id, taken.fence, taken.event, taken.flow, taken.queue, taken.version, taken.received_at,
                     taken.failures, taken.attempts, taken.replays, taken.first_attempt_at, taken.fence_before,
-                    event.payload, taken.priority, taken.turn, taken.ord, taken.lane
+                    event.payload, taken.priority, taken.turn, taken.ord, taken.lane, event.trace
              FROM taken JOIN event ON event.id = taken.event ",
             $rest
         )
@@ -374,6 +374,7 @@ async fn claims(shared: &Shared, line: &mut Line, taken: &[Row]) -> Result<Vec<C
             lane: Lane::from_number(row.try_get::<_, i64>(16)?.cast_unsigned()),
             version: VersionId(row.try_get(5)?),
             received_at: rows::time(row, 6)?,
+            trace: rows::trace(row, 17)?,
             failures: rows::count(row, 7)?,
             attempts: rows::count(row, 8)?,
             replays: rows::count(row, 9)?,
@@ -423,6 +424,7 @@ pub(super) mod tests {
     use bytes::Bytes;
     use clinch_core::job::{Change, Ending};
     use clinch_core::lane::{OnDead, Order};
+    use clinch_core::payload::TraceId;
     use clinch_testbed::Postgres;
     use std::sync::Arc;
     use tokio::task::JoinSet;
@@ -464,6 +466,7 @@ pub(super) mod tests {
             version: VersionId(1),
             // What is due a moment later is put off first.
             received_at: if &*job.queue == "delayed" { job.run_at - Duration::from_millis(1) } else { job.run_at },
+            trace: TraceId(1),
             dedup: None,
             status: 202,
             payload: Bytes::from_static(b"the payload"),

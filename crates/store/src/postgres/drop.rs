@@ -24,7 +24,7 @@ async fn found(shared: &Shared, line: &mut Line, ask: &DropAsk) -> Result<Option
         }
     }
     let found = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job(ask)]).await?;
-    Ok(found.first().map(|row| rows::job_row(row, &shared.sealer)).transpose()?)
+    Ok(rows::job_rows(&found, &shared.sealer)?.pop())
 }
 
 async fn mark(line: &mut Line, row: &JobRow) -> Result<Mark, Fault> {

@@ -24,7 +24,8 @@ pub(super) async fn list(eyes: &Arc<Pool>, filter: &EffectFilter) -> Result<Effe
         "SELECT effect.job, effect.name, effect.class, effect.state, effect.first_intended_at, effect.changed_at,
                 effect.sends, effect.status, job.flow, job.queue, job.version, job.state, job.failures, job.waits,
                 EXISTS (SELECT 1 FROM late_answer AS late
-                        WHERE late.job = effect.job AND late.name = effect.name AND late.state = 1)
+                        WHERE late.job = effect.job AND late.name = effect.name AND late.state = 1),
+                (SELECT trace FROM event WHERE event.id = job.event)
          FROM effect JOIN job ON job.id = effect.job
          WHERE (effect.job, effect.name) < ($1, $2) AND effect.job >= $3 AND effect.job <= $4{state}
              AND ($5::text IS NULL OR job.flow = $5)
@@ -33,7 +34,7 @@ pub(super) async fn list(eyes: &Arc<Pool>, filter: &EffectFilter) -> Result<Effe
          ORDER BY effect.job DESC, effect.name DESC LIMIT $6"
     );
     let asked = line.query(&sql, &[&job, &step, &first, &last, &filter.flow, &(limit as i64 + 1)]).await?;
-    let mut found = asked.iter().map(effect_row).collect::<Result<Vec<_>, _>>()?;
+    let mut found = asked.iter().filter_map(|row| effect_row(row).transpose()).collect::<Result<Vec<_>, _>>()?;
     let more = found.len() > limit || (filter.job.is_none() && first > 0);
     found.truncate(limit);
     Ok(EffectPage { rows: found, more })
@@ -56,10 +57,13 @@ fn number(word: EffectWord) -> i16 {
     }
 }
 
-fn effect_row(row: &Row) -> Result<EffectRow, tokio_postgres::Error> {
+/// `None`: its event went with its span while we looked, and so did it.
+fn effect_row(row: &Row) -> Result<Option<EffectRow>, tokio_postgres::Error> {
+    let Some(trace) = rows::maybe_trace(row, 15)? else { return Ok(None) };
     let waits = row.try_get::<_, Option<i16>>(13)?.and_then(Waits::from_number);
-    Ok(EffectRow {
+    Ok(Some(EffectRow {
         job: rows::job_id(row, 0)?,
+        trace,
         flow: rows::name(row, 8)?,
         queue: rows::name(row, 9)?,
         version: VersionId(row.try_get(10)?),
@@ -73,5 +77,5 @@ fn effect_row(row: &Row) -> Result<EffectRow, tokio_postgres::Error> {
             sends: rows::count(row, 6)?,
         },
         late_done: row.try_get(14)?,
-    })
+    }))
 }

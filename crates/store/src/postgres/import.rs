@@ -54,7 +54,7 @@ const MOVED: &str = "moved_at";
 
 /// Everything that a move writes.
 const TABLES: &str = "version, event, dedup, job, lane, queue_turn, attempt, effect, late_answer, delivery, handle, audit, tally, once, call, \
-                      budget, schedule, admission, sender_token, person, person_token, session, login_link, control, approval, vote, replay_plan, replay_item, drop_ask";
+                      budget, schedule, admission, sender_token, person, person_token, session, login_link, control, approval, vote, replay_plan, replay_item, drop_ask, alert";
 
 impl Target {
     /// Makes the store if there is none, with the same secret: keys must be found again.
@@ -251,14 +251,17 @@ impl Target {
                     "DELETE FROM tally;
                      SELECT setval('fence', greatest((SELECT max(fence) FROM effect), 1));
                      SELECT setval(pg_get_serial_sequence('version', 'id'), greatest((SELECT max(id) FROM version), 1));
-                     SELECT setval('control_version', greatest((SELECT max(version) FROM control), 1));",
+                     SELECT setval('control_version', greatest((SELECT max(version) FROM control), 1));
+                     SELECT setval(pg_get_serial_sequence('alert', 'id'), greatest((SELECT max(id) FROM alert), 1));",
                 )
                 .await?;
             client.batch_execute(LINE_UP).await?;
-            let Facts { last_id, accepted, created, expired, events_expired, audit } = facts;
+            let Facts { last_id, accepted, created, expired, events_expired, live_version, live_chosen, audit } = facts;
             write(client, audit::SET_HEAD, &[&audit.count.cast_signed(), &&audit.hash.as_bytes()[..]]).await?;
             let tally = "INSERT INTO tally (accepted, created, expired, events_expired) VALUES ($1, $2, $3, $4)";
             write(client, tally, &[accepted, created, expired, events_expired]).await?;
+            set_fact(client, "live_version", *live_version).await?;
+            set_fact(client, "live_chosen", *live_chosen).await?;
             set_fact(client, "last_id", *last_id).await
         })
         .await?;
@@ -293,6 +296,7 @@ impl Target {
             ("replay plans", "count(*) FROM replay_plan"),
             ("jobs of replay plans", "count(*) FROM replay_item"),
             ("requests to drop", "count(*) FROM drop_ask"),
+            ("alerts", "count(*) FROM alert"),
         ] {
             let found = one(&self.client, &format!("SELECT {what}"), &[]).await.map_err(away)?;
             totals.push((kind, found.unwrap_or(0)));
@@ -417,11 +421,12 @@ fn number(count: u32) -> i32 {
 }
 
 async fn insert_events(client: &Client, events: &[EventPart]) -> Sql<()> {
+    let traces = column(events, |event| event.trace.to_bytes());
     write(
         client,
-        "INSERT INTO event (id, received_at, expires_at, status, jobs, source, key, fingerprint, payload)
+        "INSERT INTO event (id, received_at, expires_at, status, jobs, source, key, fingerprint, trace, payload)
          SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::integer[], $6::text[],
-                              $7::bytea[], $8::bytea[], $9::bytea[])",
+                              $7::bytea[], $8::bytea[], $9::bytea[], $10::bytea[])",
         &[
             &column(events, |event| event.id.number().cast_signed()),
             &column(events, |event| event.received_at.as_micros()),
@@ -431,6 +436,7 @@ async fn insert_events(client: &Client, events: &[EventPart]) -> Sql<()> {
             &column(events, |event| text(&event.source)),
             &column(events, |event| event.key.as_ref().map(|key| &key.as_bytes()[..])),
             &column(events, |event| event.fingerprint.as_ref().map(|fingerprint| &fingerprint.as_bytes()[..])),
+            &column(&traces, |trace| &trace[..]),
             &column(events, |event| &event.payload[..]),
         ],
     )
@@ -712,13 +718,14 @@ async fn insert_controls(client: &Client, controls: &[Control]) -> Sql<()> {
 async fn insert_users(client: &Client, users: &[UserRow]) -> Sql<()> {
     write(
         client,
-        "INSERT INTO person (name, added_at, role, password)
-         SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[])",
+        "INSERT INTO person (name, added_at, role, password, identity)
+         SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::bytea[])",
         &[
             &column(users, |user| user.name.as_str()),
             &column(users, |user| user.added_at.as_micros()),
             &column(users, |user| user.role.word()),
             &column(users, |user| user.password.as_ref().map(PasswordHash::as_str)),
+            &column(users, |user| user.identity.as_ref().map(|identity| &identity.as_bytes()[..])),
         ],
     )
     .await

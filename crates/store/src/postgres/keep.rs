@@ -4,7 +4,7 @@ use super::lanes::Standing;
 use super::pool::Line;
 use super::rows::{self, DEAD, DROPPED, NOOP, SUCCESS};
 use super::span::{Plan, Span};
-use super::{Fault, Shared, admit, bucket, budget, call, control, lanes, lock, once, replay, span, token};
+use super::{Fault, Shared, admit, alert, bucket, budget, call, control, lanes, lock, once, replay, span, token};
 use crate::{Pruned, Retention};
 use clinch_core::drop::DROPPED_KEPT;
 use clinch_core::id::JobId;
@@ -43,6 +43,7 @@ pub(super) async fn prune(
     if is_new_round {
         token::prune(shared, now, most).await?;
         control::prune(shared, now).await?;
+        alert::prune(shared, now).await?;
     }
     let keys = if is_new_round { drop_and_make(shared, now, retention).await? } else { 0 };
     let Some(mut line) = alone(shared).await? else {

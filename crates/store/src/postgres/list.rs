@@ -3,14 +3,14 @@
 use super::param::Param;
 use super::pool::{Line, Pool};
 use super::{Fault, rows};
-use crate::Kept;
 use crate::read::{Again, COUNT_MAX, EventFilter, EventPage, EventRow, JobFilter, JobPage, LIST_ROWS_MAX};
 use crate::read::{SCAN_COSTLY_ROWS_MAX, SCAN_ROWS_MAX};
 use crate::seal::Sealer;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
+use clinch_core::payload::TraceId;
 use clinch_core::subject::Handle;
-use clinch_core::time::Timestamp;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_postgres::Row;
@@ -31,7 +31,7 @@ pub(super) async fn jobs(eyes: &Arc<Pool>, sealer: &Sealer, filter: &JobFilter) 
     let most = asked.values.len() + 1;
     let select = format!("{} WHERE true{} ORDER BY job.id DESC LIMIT ${most}", rows::JOB_ROW, asked.sql);
     let found = line.query(&select, &asked.params(&(limit as i64 + 1))).await?;
-    let mut rows = found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<Vec<_>, _>>()?;
+    let mut rows = rows::job_rows(&found, sealer)?;
     let mut matches = None;
     if filter.counts {
         let count = format!("SELECT count(*) FROM (SELECT 1 FROM job WHERE true{} LIMIT ${most}) AS found", asked.sql);
@@ -194,7 +194,8 @@ pub(super) async fn events(eyes: &Arc<Pool>, filter: &EventFilter) -> Answer<Eve
         "SELECT event.id, event.source, event.received_at, event.status, event.jobs,
                 CASE WHEN event.key IS NOT NULL THEN event.expires_at END,
                 (SELECT coalesce(sum(times), 0)::bigint FROM delivery WHERE delivery.event = event.id AND kind = 0),
-                (SELECT coalesce(sum(times), 0)::bigint FROM delivery WHERE delivery.event = event.id AND kind = 1)
+                (SELECT coalesce(sum(times), 0)::bigint FROM delivery WHERE delivery.event = event.id AND kind = 1),
+                event.trace
          FROM event
          WHERE event.id >= $1 AND event.id < $2{among} AND ($3::text IS NULL OR event.source = $3)
          ORDER BY event.id DESC LIMIT $4"
@@ -205,6 +206,7 @@ pub(super) async fn events(eyes: &Arc<Pool>, filter: &EventFilter) -> Answer<Eve
     let row = |row: &Row| -> rows::Read<EventRow> {
         Ok(EventRow {
             id: rows::event_id(row, 0)?,
+            trace: rows::trace(row, 8)?,
             source: rows::name(row, 1)?,
             received_at: rows::time(row, 2)?,
             status: u16::try_from(row.try_get::<_, i32>(3)?).unwrap_or_default(),
@@ -231,23 +233,22 @@ pub(super) async fn found_by(eyes: &Arc<Pool>, handle: Handle, most: usize) -> A
 /// Ids may run ahead of the clock, for a moment.
 const AHEAD: Duration = Duration::from_secs(2);
 
-pub(super) async fn accepted_at(
-    eyes: &Arc<Pool>,
-    sealer: &Sealer,
-    at: Timestamp,
-    most: usize,
-) -> Answer<Vec<(EventId, Kept)>> {
-    let first = EventId::first_at(at).number().cast_signed();
-    let until = EventId::first_at(at + AHEAD).number().cast_signed();
-    let found = eyes
-        .ask(
-            "SELECT id, payload FROM event WHERE id >= $1 AND id < $2 AND received_at / 1000 = $3 ORDER BY id LIMIT $4",
-            &[&first, &until, &at.as_millis(), &(most as i64)],
-        )
-        .await?;
-    let opened = |row: &Row| -> rows::Read<(EventId, Kept)> {
-        let id = rows::event_id(row, 0)?;
-        Ok((id, sealer.open_payload(id, row.try_get(1)?)))
-    };
-    Ok(found.iter().map(opened).collect::<rows::Read<_>>()?)
+pub(super) async fn begun_by(eyes: &Arc<Pool>, trace: TraceId, most: usize) -> Answer<Vec<EventId>> {
+    let first = EventId::first_at(trace.at()).number().cast_signed();
+    let until = EventId::first_at(trace.at() + AHEAD).number().cast_signed();
+    let sql = "SELECT id FROM event WHERE id >= $1 AND id < $2 AND trace = $3 ORDER BY id LIMIT $4";
+    let found = eyes.ask(sql, &[&first, &until, &&trace.to_bytes()[..], &(most as i64)]).await?;
+    Ok(found.iter().map(|row| rows::event_id(row, 0)).collect::<Result<_, _>>()?)
+}
+
+pub(super) async fn traces(eyes: &Arc<Pool>, jobs: &[JobId]) -> Answer<BTreeMap<JobId, TraceId>> {
+    let jobs: Vec<i64> = jobs.iter().map(|job| job.number().cast_signed()).collect();
+    let sql = "SELECT job.id, (SELECT trace FROM event WHERE event.id = job.event)
+               FROM unnest($1::bigint[]) AS asked (id) JOIN job ON job.id BETWEEN asked.id AND asked.id";
+    let mut traces = BTreeMap::new();
+    for row in &eyes.ask(sql, &[&jobs]).await? {
+        let job = rows::job_id(row, 0)?;
+        traces.extend(rows::maybe_trace(row, 1)?.map(|trace| (job, trace)));
+    }
+    Ok(traces)
 }

@@ -5,7 +5,9 @@
 //! settlement finds that its lease is over.
 
 mod accept;
+mod activate;
 mod admit;
+mod alert;
 mod approval;
 mod audit;
 mod batch;
@@ -68,6 +70,8 @@ use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::control::Control;
+use clinch_core::oidc::Guest;
+use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
@@ -79,7 +83,7 @@ use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use ledger::{Conclusions, Intents};
 use link::Link;
 use node::Identity;
-use pool::{Line, Pool, Use};
+use pool::{Pool, Use};
 use settle::Settlements;
 use skew::Skew;
 use std::collections::BTreeMap;
@@ -322,38 +326,6 @@ impl Shared {
         self.wake.ready(&again.queue, again.run_at);
         self.wake.later(&again.queue, again.run_at);
     }
-
-    async fn activate(&self, hash: [u8; 32], files: &str, at: Timestamp) -> std::result::Result<VersionId, Fault> {
-        let mut line: Line = self.hands.line().await?;
-        // Asked first: a number that is taken and not used leaves a gap.
-        for _ in 0..3 {
-            let known = line.query("SELECT id FROM version WHERE hash = $1", &[&&hash[..]]).await?;
-            if let Some(row) = known.first() {
-                let version = VersionId(row.try_get(0)?);
-                live(&mut line, version, &hash, at).await?;
-                return Ok(version);
-            }
-            line.query(
-                "INSERT INTO version (hash, files, at) VALUES ($1, $2, $3) ON CONFLICT (hash) DO NOTHING",
-                &[&&hash[..], &rows::text(files), &at.as_micros()],
-            )
-            .await?;
-        }
-        // It was made, or found to be there: who removes one does it behind our back.
-        Err(Fault::Silent)
-    }
-}
-
-/// From here on this version is live; on record if it was another.
-async fn live(line: &mut Line, version: VersionId, hash: &[u8; 32], at: Timestamp) -> std::result::Result<(), Fault> {
-    line.begin().await?;
-    let before = line.query("SELECT value FROM fact WHERE name = 'live_version' FOR UPDATE", &[]).await?;
-    let before: i64 = before.first().map_or(Ok(0), |row| row.try_get(0))?;
-    if before != version.0 {
-        line.query("UPDATE fact SET value = $1 WHERE name = 'live_version'", &[&version.0]).await?;
-        audit::append(line, [&acts::activate(before, version, hash, at)]).await?;
-    }
-    line.commit().await
 }
 
 /// How many unfinished jobs run each version: as it was at the last look, and what this node did since.
@@ -606,6 +578,11 @@ impl Store for PostgresStore {
         self.shared.done(began, user::set_password(&self.shared, &name, &password, &record).await)
     }
 
+    async fn welcome(&self, guest: Guest, record: Record) -> Result<Welcomed> {
+        let began = Instant::now();
+        self.shared.done(began, user::welcome(&self.shared, &guest, &record).await)
+    }
+
     async fn make_user_token(&self, user: UserName, token: NewUserToken, record: Record) -> Result<UserTokenMade> {
         let began = Instant::now();
         self.shared.done(began, user::make_token(&self.shared, &user, &token, &record).await)
@@ -646,14 +623,24 @@ impl Store for PostgresStore {
         self.shared.done(began, control::steer(&self.shared, &ask).await)
     }
 
+    async fn raise_alert(&self, alert: AlertRow) -> Result<Option<i64>> {
+        let began = Instant::now();
+        self.shared.done(began, alert::raise(&self.shared, &alert).await)
+    }
+
+    async fn mark_alert(&self, alert: AlertRow) -> Result<bool> {
+        let began = Instant::now();
+        self.shared.done(began, alert::mark(&self.shared, &alert).await)
+    }
+
     async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>> {
         let began = Instant::now();
         self.shared.done(began, recall::recall(&self.shared, &ask).await)
     }
 
-    async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
+    async fn activate(&self, ask: ActivateAsk) -> Result<Activated> {
         let began = Instant::now();
-        self.shared.done(began, self.shared.activate(hash, &files, at).await)
+        self.shared.done(began, activate::activate(&self.shared, &ask).await)
     }
 
     async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>> {
@@ -816,12 +803,20 @@ impl Read for PostgresStore {
         list::found_by(&self.shared.eyes, handle, most).await.map_err(unread)
     }
 
-    async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>> {
-        list::accepted_at(&self.shared.eyes, &self.shared.sealer, at, most).await.map_err(unread)
+    async fn begun_by(&self, trace: TraceId, most: usize) -> Result<Vec<EventId>> {
+        list::begun_by(&self.shared.eyes, trace, most).await.map_err(unread)
+    }
+
+    async fn traces(&self, jobs: Vec<JobId>) -> Result<BTreeMap<JobId, TraceId>> {
+        list::traces(&self.shared.eyes, &jobs).await.map_err(unread)
     }
 
     async fn source_of(&self, event: EventId) -> Result<Option<String>> {
         read::source_of(&self.shared.eyes, event).await.map_err(unread)
+    }
+
+    async fn died_at(&self, job: JobId) -> Result<Option<Timestamp>> {
+        read::died_at(&self.shared.eyes, job).await.map_err(unread)
     }
 
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
@@ -876,6 +871,10 @@ impl Read for PostgresStore {
         read::unfinished(&self.shared.eyes).await.map_err(unread)
     }
 
+    async fn live_version(&self) -> Result<Option<VersionId>> {
+        activate::live(&self.shared.eyes).await.map_err(unread)
+    }
+
     async fn version_files(&self, version: VersionId) -> Result<Option<String>> {
         read::version_files(&self.shared.eyes, version).await.map_err(unread)
     }
@@ -914,6 +913,10 @@ impl Read for PostgresStore {
 
     async fn controls(&self) -> Result<Vec<Control>> {
         control::all(&self.shared.eyes).await.map_err(unread)
+    }
+
+    async fn alerts(&self, which: Alerts) -> Result<Vec<AlertRow>> {
+        alert::all(&self.shared.eyes, which).await.map_err(unread)
     }
 
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>> {
@@ -960,13 +963,15 @@ impl Read for PostgresStore {
             unwell: lock(&self.shared.unwell).clone(),
             warning: self.forgets.clone(),
             bytes: self.shared.bytes.load(Ordering::Relaxed),
+            log_bytes: 0,
             // The server does not tell how much room its disk has.
             free_bytes: u64::MAX,
             pending_verbs: self.shared.pending.load(Ordering::Relaxed),
             commits: self.shared.commits.load(Ordering::Relaxed),
             commit_seconds: self.shared.commit_nanos.load(Ordering::Relaxed) as f64 / 1e9,
             commit_times: self.shared.commit_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
-            write_errors: self.shared.write_errors.load(Ordering::Relaxed),
+            // What a read could not do is told to who asked; syncs and logs are the server's own.
+            errors: Errors { write: self.shared.write_errors.load(Ordering::Relaxed), ..Errors::default() },
         }
     }
 

@@ -7,7 +7,7 @@ use crate::read::*;
 use crate::seal::Sealer;
 use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
-use clinch_core::job::Waits;
+use clinch_core::job::{Waits, Word};
 use clinch_core::key::DedupKey;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) async fn job(eyes: &Arc<Pool>, sealer: &Sealer, id: JobId) -> Answer<
     let mut line = eyes.line().await?;
     line.begin_reading().await?;
     let found = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
-    let Some(row) = found.first().map(|row| rows::job_row(row, sealer)).transpose()? else {
+    let Some(row) = rows::job_rows(&found, sealer)?.pop() else {
         line.commit().await?;
         return Ok(None);
     };
@@ -64,12 +64,21 @@ pub(super) async fn jobs_of(eyes: &Arc<Pool>, sealer: &Sealer, event: EventId) -
         rows::JOB_ROW
     );
     let found = eyes.ask(&sql, &[&event.number().cast_signed()]).await?;
-    Ok(found.iter().map(|row| rows::job_row(row, sealer)).collect::<Result<_, _>>()?)
+    Ok(rows::job_rows(&found, sealer)?)
 }
 
 pub(super) async fn source_of(eyes: &Arc<Pool>, event: EventId) -> Answer<Option<String>> {
     let found = eyes.ask("SELECT source FROM event WHERE id = $1", &[&event.number().cast_signed()]).await?;
     Ok(found.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+/// The end of its last attempt before somebody replayed it.
+pub(super) async fn died_at(eyes: &Arc<Pool>, job: JobId) -> Answer<Option<Timestamp>> {
+    let sql = "SELECT max(ended_at) FROM attempt WHERE job = $1
+         AND ended_at <= (SELECT max(at) FROM audit WHERE job = $1 AND action = 'job.replay')";
+    let found = eyes.ask(sql, &[&job.number().cast_signed()]).await?;
+    let died_at = found.first().map(|row| row.try_get::<_, Option<i64>>(0)).transpose()?;
+    Ok(died_at.flatten().map(Timestamp::from_micros))
 }
 
 pub(super) async fn oldest_dead(eyes: &Arc<Pool>, queues: &[String], most: usize) -> Answer<Vec<JobId>> {
@@ -126,7 +135,7 @@ pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp, most: usize) -
     let first = JobId::first_at(since).number().cast_signed();
     let rows = eyes
         .ask(
-            "SELECT received_at, first_attempt_at, ended_at FROM job
+            "SELECT received_at, first_attempt_at, ended_at, attempts FROM job
              WHERE slot = 0 AND id >= $1 ORDER BY id DESC LIMIT $2",
             &[&first, &(most as i64 + 1)],
         )
@@ -138,7 +147,9 @@ pub(super) async fn latencies(eyes: &Arc<Pool>, since: Timestamp, most: usize) -
         found.wait.push(began.since(received));
         found.run.push(ended.since(began));
         found.end_to_end.push(ended.since(received));
+        found.attempts.push(row.try_get::<_, i32>(3)?.cast_unsigned());
     }
+    found.attempts.sort_unstable();
     for stage in [&mut found.wait, &mut found.run, &mut found.end_to_end] {
         stage.sort_unstable();
     }
@@ -198,7 +209,7 @@ pub(super) async fn counts(eyes: &Arc<Pool>) -> Answer<Counts> {
         if let Some(waits) = waits {
             keep_waiting(&mut counts.waiting, &flow, waits, jobs, rows::time(row, 4)?);
         }
-        keep_oldest(&mut counts.oldest, flow, rows::time(row, 4)?);
+        keep_first(&mut counts.oldest, flow, word, rows::time(row, 4)?);
     }
     for row in &dead {
         let flow = rows::name(row, 0)?;
@@ -215,6 +226,13 @@ fn keep_waiting(waiting: &mut Vec<Waiting>, flow: &Arc<str>, waits: Waits, jobs:
     match waiting.iter_mut().find(|other| other.flow == *flow && other.waits == waits) {
         Some(known) => (known.jobs, known.oldest) = (known.jobs + jobs, known.oldest.min(Some(since))),
         None => waiting.push(Waiting { flow: flow.clone(), waits, jobs, oldest: Some(since) }),
+    }
+}
+
+fn keep_first(oldest: &mut Vec<(Arc<str>, Word, Timestamp)>, flow: Arc<str>, word: Word, at: Timestamp) {
+    match oldest.iter_mut().find(|(other, as_word, _)| *other == flow && *as_word == word) {
+        Some((.., first)) => *first = at.min(*first),
+        None => oldest.push((flow, word, at)),
     }
 }
 

@@ -152,10 +152,10 @@ pub(super) async fn release(shared: &Shared, ask: &ReleaseAsk) -> Result<u64, Fa
         .await?;
     let record = start.record(ask.plan, ask.now);
     let (mut lives, mut ends) = (Vec::new(), Ends::default());
-    for item in &items {
+    for (nth, item) in (0..).zip(&items) {
         let (job, mark) = (rows::job_id(item, 1)?, Mark::from_number(item.try_get(2)?));
         let revival = ReviveAsk { job, record: record.clone(), version: start.version, unknown: None };
-        let by_plan = InPlan { plan: ask.plan, mark };
+        let by_plan = InPlan { plan: ask.plan, mark, run_at: ask.moments.nth(nth).max(ask.now) };
         let (revived, again) = revive::bring_back(shared, &mut line, &revival, Some(&by_plan)).await?;
         lives.extend(again);
         let state = match revived {
@@ -166,8 +166,8 @@ pub(super) async fn release(shared: &Shared, ask: &ReleaseAsk) -> Result<u64, Fa
         ends.push(item.try_get(0)?, state, None);
     }
     mark_items(&mut line, ask.plan, ItemState::Waiting, &ends).await?;
-    line.query("UPDATE replay_plan SET next_at = $2 WHERE id = $1", &[&number(ask.plan), &ask.next_at.as_micros()])
-        .await?;
+    let next_at = ask.moments.nth(ask.most).as_micros();
+    line.query("UPDATE replay_plan SET next_at = $2 WHERE id = $1", &[&number(ask.plan), &next_at]).await?;
     audit::append(&mut line, lives.iter().map(|again| &again.acted)).await?;
     line.commit().await?;
     for again in &lives {
@@ -227,30 +227,26 @@ pub(super) async fn reckon(shared: &Shared, plan: PlanId, now: Timestamp) -> Res
     };
     let out = line
         .query(
-            "SELECT item.no, item.replays, item.died_at, job.state, job.failures, job.waits, job.replays, job.ended_at
+            "SELECT item.no, item.replays, job.state, job.failures, job.waits, job.replays, job.ended_at
              FROM replay_item AS item LEFT JOIN job ON job.id = item.job
              WHERE item.plan = $1 AND item.state = 1 ORDER BY item.no LIMIT $2",
             &[&number(plan), &UNENDED_MAX.cast_signed()],
         )
         .await?;
-    let (mut ends, mut busy, mut waited) = (Ends::default(), 0, Vec::new());
+    let (mut ends, mut busy) = (Ends::default(), 0);
     for out in &out {
-        let died_at = rows::time(out, 2)?;
-        let as_it_is = match out.try_get::<_, Option<i16>>(3)? {
+        let as_it_is = match out.try_get::<_, Option<i16>>(2)? {
             None => None,
             Some(state) => {
-                let waits = out.try_get::<_, Option<i16>>(5)?.and_then(Waits::from_number);
-                Some((rows::word(state, rows::count(out, 4)?, waits), rows::count(out, 6)?))
+                let waits = out.try_get::<_, Option<i16>>(4)?.and_then(Waits::from_number);
+                Some((rows::word(state, rows::count(out, 3)?, waits), rows::count(out, 5)?))
             }
         };
         match replay::ended(rows::count(out, 1)? + 1, as_it_is) {
             None => busy += u64::from(as_it_is.is_some_and(|(word, _)| matches!(word, Word::Queued | Word::Running))),
             Some(state) => {
-                let ended_at = rows::maybe_time(out, 7)?.unwrap_or(now);
+                let ended_at = rows::maybe_time(out, 6)?.unwrap_or(now);
                 ends.push(out.try_get(0)?, state, Some(ended_at));
-                if matches!(state, ItemState::Success | ItemState::Noop) {
-                    waited.push(ended_at.since(died_at));
-                }
             }
         }
     }
@@ -262,7 +258,7 @@ pub(super) async fn reckon(shared: &Shared, plan: PlanId, now: Timestamp) -> Res
         row = after;
     }
     line.commit().await?;
-    Ok(Some(Reckoned { plan: row, busy, waited }))
+    Ok(Some(Reckoned { plan: row, busy }))
 }
 
 pub(super) async fn find(eyes: &Arc<Pool>, plan: PlanId) -> Result<Option<PlanRow>, Fault> {

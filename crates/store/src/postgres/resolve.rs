@@ -17,7 +17,7 @@ pub(super) async fn resolve(shared: &Shared, ask: &ResolveAsk) -> Result<Resolve
         }
     }
     let rows = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
-    let row = rows.first().map(|row| rows::job_row(row, &shared.sealer)).transpose()?;
+    let row = rows::job_rows(&rows, &shared.sealer)?.pop();
     let effects = rows::effects(&mut line, &[job]).await?.remove(&ask.effect.job).unwrap_or_default();
     let decided = match row {
         None => Err(Resolved::NotFound),

@@ -48,7 +48,7 @@ pub(super) async fn bring_back(
         return Ok((Revived::NotFound, None));
     }
     let rows = line.query(&format!("{} WHERE job.id = $1", rows::JOB_ROW), &[&job]).await?;
-    let Some(row) = rows.first().map(|row| rows::job_row(row, &shared.sealer)).transpose()? else {
+    let Some(row) = rows::job_rows(&rows, &shared.sealer)?.pop() else {
         return Ok((Revived::NotFound, None));
     };
     if row.word != Word::Dead {
@@ -97,7 +97,8 @@ pub(super) async fn bring_back(
     let (priority, is_fifo) = (place.try_get(0)?, Order::from_number(place.try_get(1)?).is_fifo());
     // Where the order is kept, those behind it in its lane would wait with it.
     let priority = if by_plan.is_some() && !is_fifo { replay::behind(priority) } else { replay::own(priority) };
-    let run_at = shared.skew.to_database(ask.record.at).as_micros();
+    let when = by_plan.map_or(ask.record.at, |plan| plan.run_at);
+    let run_at = shared.skew.to_database(when).as_micros();
     line.query(
         "WITH dead AS (DELETE FROM job WHERE slot = 0 AND id = $1 AND state = $5 RETURNING *)
          INSERT INTO job (id, event, version, received_at, run_at, lane, turn, pos, fence, failures, attempts, replays, state,
@@ -110,5 +111,5 @@ pub(super) async fn bring_back(
     .await?;
     lanes::revive(line, job, run_at).await?;
     let acted = (ask.act(&row, version, by_plan), ask.record.clone());
-    Ok((Revived::Revived { replays }, Some(Again { queue: row.queue, version, run_at: ask.record.at, acted })))
+    Ok((Revived::Revived { replays }, Some(Again { queue: row.queue, version, run_at: when, acted })))
 }

@@ -9,11 +9,14 @@ use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Waits, Word};
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::Arc;
 use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
 
 /// The same numbers as in the embedded engine, and two more.
 pub(super) const READY: i16 = 0;
@@ -118,6 +121,27 @@ pub(super) fn event_id(row: &Row, column: usize) -> Read<EventId> {
     Ok(EventId::from_number(row.try_get::<_, i64>(column)?.cast_unsigned()))
 }
 
+/// Its sixteen bytes.
+struct StoredTrace(TraceId);
+
+impl<'a> FromSql<'a> for StoredTrace {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(StoredTrace(TraceId::from_bytes(raw.try_into()?)))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::BYTEA
+    }
+}
+
+pub(super) fn trace(row: &Row, column: usize) -> Read<TraceId> {
+    Ok(row.try_get::<_, StoredTrace>(column)?.0)
+}
+
+pub(super) fn maybe_trace(row: &Row, column: usize) -> Read<Option<TraceId>> {
+    Ok(row.try_get::<_, Option<StoredTrace>>(column)?.map(|stored| stored.0))
+}
+
 pub(super) fn name(row: &Row, column: usize) -> Read<Arc<str>> {
     Ok(Arc::from(row.try_get::<_, &str>(column)?))
 }
@@ -131,17 +155,24 @@ pub(super) fn big_count(row: &Row, column: usize) -> Read<u64> {
     Ok(row.try_get::<_, i64>(column)?.cast_unsigned())
 }
 
-/// The columns that `job_row` reads.
+/// The columns that `job_rows` reads. What is kept elsewhere is looked for only of rows that are told.
 pub(super) const JOB_ROW: &str = "
     SELECT job.id, job.event, job.flow, job.queue, job.version, job.state, job.run_at, job.failures, job.attempts,
            job.replays, job.ended_at, job.reason, job.received_at,
            CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
                                             ORDER BY no DESC LIMIT 1) END,
            CASE WHEN job.attempts > 0 THEN (SELECT started_at FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
-                                            ORDER BY no DESC LIMIT 1) END, job.waits
+                                            ORDER BY no DESC LIMIT 1) END, job.waits,
+           (SELECT trace FROM event WHERE event.id = job.event)
     FROM job ";
 
-pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
+/// But for those whose event went with its span while we looked: so did they.
+pub(super) fn job_rows(rows: &[Row], sealer: &Sealer) -> Read<Vec<JobRow>> {
+    rows.iter().filter_map(|row| job_row(row, sealer).transpose()).collect()
+}
+
+fn job_row(row: &Row, sealer: &Sealer) -> Read<Option<JobRow>> {
+    let Some(trace) = maybe_trace(row, 16)? else { return Ok(None) };
     let id = job_id(row, 0)?;
     let error: Option<&[u8]> = row.try_get(13)?;
     let failed_at = maybe_time(row, 14)?;
@@ -149,9 +180,10 @@ pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
     let failures = count(row, 7)?;
     let waits = row.try_get::<_, Option<i16>>(15)?.and_then(Waits::from_number);
     let waits = waits.filter(|_| matches!(state, READY | WAITING));
-    Ok(JobRow {
+    Ok(Some(JobRow {
         id,
         event: event_id(row, 1)?,
+        trace,
         flow: name(row, 2)?,
         queue: name(row, 3)?,
         version: VersionId(row.try_get(4)?),
@@ -165,7 +197,7 @@ pub(super) fn job_row(row: &Row, sealer: &Sealer) -> Read<JobRow> {
         ended_at: maybe_time(row, 10)?,
         reason: row.try_get::<_, Option<i16>>(11)?.map(reason),
         error: error.zip(failed_at).map(|(error, at)| sealer.open_error(id, at, error)),
-    })
+    }))
 }
 
 /// What the ledger holds of these jobs, with answers as they are stored.

@@ -42,7 +42,7 @@ async fn keep_newest(line: &mut Line, table: &str, name: &String) -> Result<(), 
 
 /// Nobody changes this user until the transaction has ended; whoever was at it has ended.
 async fn hold(line: &mut Line, name: &String) -> Result<Option<crate::UserRow>, Fault> {
-    let sql = "SELECT name, added_at, role, password FROM person WHERE name = $1 FOR SHARE";
+    let sql = "SELECT name, added_at, role, password, identity FROM person WHERE name = $1 FOR SHARE";
     line.query(sql, &[name]).await?.first().map(user_row).transpose()
 }
 
@@ -81,6 +81,11 @@ async fn proven(line: &mut Line, new: &NewSession) -> Result<Option<(String, Rol
         Proof::Password(name, hash) => {
             let user = hold(line, &name.to_string()).await?;
             let user = user.filter(|user| user.password.as_ref() == Some(hash));
+            Ok(user.map(|user| (user.name.to_string(), user.role)))
+        }
+        Proof::Identity(name, identity) => {
+            let user = hold(line, &name.to_string()).await?;
+            let user = user.filter(|user| user.identity.as_ref() == Some(identity));
             Ok(user.map(|user| (user.name.to_string(), user.role)))
         }
         Proof::Link(link) => {

@@ -6,8 +6,9 @@ use super::{Fault, Shared, audit, rows};
 use crate::Record;
 use crate::people::{
     Holder, NewUser, NewUserToken, USER_TOKENS_MAX, USERS_MAX, UserAdded, UserRow, UserTokenMade, UserTokenRow,
-    password_set, removed, role_set, token_removed,
+    Welcome, Welcomed, linked, password_set, removed, role_set, token_removed, welcome as wanted,
 };
+use clinch_core::oidc::{Guest, Identity};
 use clinch_core::time::Timestamp;
 use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use std::collections::HashMap;
@@ -15,13 +16,19 @@ use std::str::FromStr;
 use std::sync::Arc;
 use tokio_postgres::Row;
 
-const USER: &str = "SELECT name, added_at, role, password FROM person";
+const USER: &str = "SELECT name, added_at, role, password, identity FROM person";
 const TOKEN: &str = "SELECT token.id, token.person, token.made_at, token.expires_at, token.used_at, token.role, token.source, \
                      token.digest, person.role FROM person_token AS token JOIN person ON person.name = token.person";
 
 pub(super) async fn add(shared: &Shared, user: &NewUser, record: &Record) -> Result<UserAdded, Fault> {
     let mut line = shared.hands.line().await?;
     line.begin().await?;
+    let added = added(&mut line, user, record).await?;
+    line.commit().await?;
+    Ok(added)
+}
+
+async fn added(line: &mut Line, user: &NewUser, record: &Record) -> Result<UserAdded, Fault> {
     // Who asks for the same name at the same time waits here, and then finds it taken.
     let made = line
         .query(
@@ -37,21 +44,15 @@ pub(super) async fn add(shared: &Shared, user: &NewUser, record: &Record) -> Res
             ],
         )
         .await?;
-    let added = match made.is_empty() {
-        false => {
-            if let Some(token) = &user.token {
-                insert_token(&mut line, &user.name, token, record.at).await?;
-            }
-            audit::append(&mut line, [&(user.act(), record.clone())]).await?;
-            UserAdded::Added
+    if !made.is_empty() {
+        if let Some(token) = &user.token {
+            insert_token(line, &user.name, token, record.at).await?;
         }
-        true => match line.query("SELECT 1 FROM person WHERE name = $1", &[&user.name.as_str()]).await?.is_empty() {
-            true => UserAdded::TooMany,
-            false => UserAdded::Taken,
-        },
-    };
-    line.commit().await?;
-    Ok(added)
+        audit::append(line, [&(user.act(), record.clone())]).await?;
+        return Ok(UserAdded::Added);
+    }
+    let is_there = line.query("SELECT 1 FROM person WHERE name = $1", &[&user.name.as_str()]).await?;
+    Ok(if is_there.is_empty() { UserAdded::TooMany } else { UserAdded::Taken })
 }
 
 pub(super) async fn remove(shared: &Shared, name: &UserName, record: &Record) -> Result<bool, Fault> {
@@ -74,16 +75,75 @@ pub(super) async fn set_role(shared: &Shared, name: &UserName, role: Role, recor
     line.begin().await?;
     let user = locked(&mut line, name).await?;
     if let Some(user) = user.as_ref().filter(|user| user.role != role) {
-        let wider: Vec<&str> = Role::ALL.into_iter().filter(|wider| !role.covers(*wider)).map(Role::word).collect();
-        let sql = "DELETE FROM person_token WHERE person = $1 AND role = ANY($2::text[])";
-        line.query(sql, &[&name.as_str(), &wider]).await?;
-        log_out(&mut line, name).await?;
-        // Before he has it: nobody gives himself the role that he needs for it.
-        audit::append(&mut line, [&(role_set(user, role), record.clone())]).await?;
-        line.query("UPDATE person SET role = $2 WHERE name = $1", &[&name.as_str(), &role.word()]).await?;
+        change_role(&mut line, user, role, record).await?;
     }
     line.commit().await?;
     Ok(user.is_some())
+}
+
+/// Of a user who is locked.
+async fn change_role(line: &mut Line, user: &UserRow, role: Role, record: &Record) -> Result<(), Fault> {
+    let wider: Vec<&str> = Role::ALL.into_iter().filter(|wider| !role.covers(*wider)).map(Role::word).collect();
+    let sql = "DELETE FROM person_token WHERE person = $1 AND role = ANY($2::text[])";
+    line.query(sql, &[&user.name.as_str(), &wider]).await?;
+    log_out(line, &user.name).await?;
+    // Before he has it: nobody gives himself the role that he needs for it.
+    audit::append(line, [&(role_set(user, role), record.clone())]).await?;
+    line.query("UPDATE person SET role = $2 WHERE name = $1", &[&user.name.as_str(), &role.word()]).await?;
+    Ok(())
+}
+
+/// Finds or makes the user who a provider says that somebody is, on record.
+pub(super) async fn welcome(shared: &Shared, guest: &Guest, record: &Record) -> Result<Welcomed, Fault> {
+    let mut line = shared.hands.line().await?;
+    line.begin().await?;
+    let mut welcomed = welcomed(&mut line, guest, record).await?;
+    // He may have come twice at once: then he is known by now.
+    if welcomed == Welcomed::Taken {
+        welcomed = self::welcomed(&mut line, guest, record).await?;
+    }
+    line.commit().await?;
+    Ok(welcomed)
+}
+
+async fn welcomed(line: &mut Line, guest: &Guest, record: &Record) -> Result<Welcomed, Fault> {
+    let found =
+        line.query(&format!("{USER} WHERE identity = $1 FOR UPDATE"), &[&&guest.identity.as_bytes()[..]]).await?;
+    let known = found.first().map(user_row).transpose()?;
+    let named = if known.is_none() { locked(line, &guest.name).await? } else { None };
+    let name = known.as_ref().map_or(&guest.name, |known| &known.name);
+    match (wanted(guest, known.as_ref(), named.as_ref()), known.as_ref().or(named.as_ref())) {
+        (Welcome::Change(role), Some(user)) => change_role(line, user, role, record).await?,
+        (Welcome::Link(role), Some(user)) => {
+            link(line, name, &guest.identity, record).await?;
+            if let Some(role) = role {
+                change_role(line, user, role, record).await?;
+            }
+        }
+        (Welcome::Add(role), _) => {
+            let user = NewUser { name: name.clone(), role, password: None, token: None };
+            match added(line, &user, record).await? {
+                UserAdded::Added => link(line, name, &guest.identity, record).await?,
+                UserAdded::Taken => return Ok(Welcomed::Taken),
+                UserAdded::TooMany => return Ok(Welcomed::TooMany),
+            }
+        }
+        (Welcome::NoRole, user) => {
+            if let Some(user) = user.filter(|_| known.is_some()) {
+                log_out(line, &user.name).await?;
+            }
+            return Ok(Welcomed::NoRole);
+        }
+        (Welcome::Taken, _) => return Ok(Welcomed::Taken),
+        (Welcome::Nothing | Welcome::Change(_) | Welcome::Link(_), _) => {}
+    }
+    Ok(Welcomed::As(name.clone()))
+}
+
+async fn link(line: &mut Line, name: &UserName, identity: &Identity, record: &Record) -> Result<(), Fault> {
+    let sql = "UPDATE person SET identity = $2 WHERE name = $1";
+    line.query(sql, &[&name.as_str(), &&identity.as_bytes()[..]]).await?;
+    audit::append(line, [&(linked(name), record.clone())]).await
 }
 
 pub(super) async fn set_password(
@@ -216,7 +276,14 @@ pub(super) fn user_row(row: &Row) -> Result<UserRow, Fault> {
         added_at: rows::time(row, 1)?,
         role: parsed(row, 2)?,
         password: row.try_get::<_, Option<String>>(3)?.map(PasswordHash::new),
+        identity: identity(row)?,
     })
+}
+
+fn identity(row: &Row) -> Result<Option<Identity>, Fault> {
+    let bytes = row.try_get::<_, Option<&[u8]>>(4)?;
+    let whole = |bytes: &[u8]| bytes.try_into().map(Identity::from_bytes).map_err(|_| Fault::Damaged("a user"));
+    bytes.map(whole).transpose()
 }
 
 fn token_row(row: &Row) -> Result<UserTokenRow, Fault> {

@@ -55,6 +55,7 @@ fn holder(batch: &Batch<'_>, dedup: &Dedup, now: Timestamp) -> rusqlite::Result<
         job: JobId::from_number(event + 1),
         status: row.status,
         received_at: Timestamp::from_micros(row.received_at),
+        trace: row.trace,
     };
     Ok(Some(First { accepted, fingerprint: row.fingerprint, jobs: row.jobs, fresh: false }))
 }
@@ -103,8 +104,8 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     batch
         .conn
         .prepare_cached(
-            "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, payload)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, trace, payload)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
         )?
         .execute(params![
             event.number().cast_signed(),
@@ -115,6 +116,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
             expires_at,
             new.status,
             i64::try_from(new.jobs.len()).unwrap_or(i64::MAX),
+            new.trace.to_bytes(),
             &payload[..],
         ])?;
     for handle in &new.handles {
@@ -154,6 +156,7 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
                 place: Place { lane: ask.lane, order: ask.order, priority: ask.priority },
                 version: new.version,
                 received_at: new.received_at,
+                trace: new.trace,
                 failures: 0,
                 attempts: 0,
                 replays: 0,
@@ -166,7 +169,8 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     }
     batch.accepted += 1;
     batch.created += i64::try_from(new.jobs.len()).unwrap_or(i64::MAX);
-    let accepted = Accepted { event, job: first_job, status: new.status, received_at: new.received_at };
+    let accepted =
+        Accepted { event, job: first_job, status: new.status, received_at: new.received_at, trace: new.trace };
     if let Some(dedup) = &new.dedup {
         let fresh = FreshKey { accepted, fingerprint: dedup.fingerprint, expires_at };
         batch.fresh_keys.insert(keys::prefix(dedup.key.as_bytes()), fresh);

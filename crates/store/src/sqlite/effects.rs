@@ -32,9 +32,10 @@ fn select(conn: &Connection, filter: &EffectFilter, rows_max: usize) -> rusqlite
         "SELECT effect.job, effect.name, effect.class, effect.state, effect.first_intended_at, effect.changed_at,
                 effect.sends, effect.status, flow.text, queue.text, job.version, job.state, job.failures,
                 EXISTS (SELECT 1 FROM late_answer AS late
-                        WHERE late.job = effect.job AND late.name = effect.name AND late.state = 1)
+                        WHERE late.job = effect.job AND late.name = effect.name AND late.state = 1), event.trace
          FROM effect CROSS JOIN job ON job.id = effect.job
          CROSS JOIN name AS flow ON flow.id = job.flow CROSS JOIN name AS queue ON queue.id = job.queue
+         CROSS JOIN event ON event.id = job.event
          WHERE (effect.job, effect.name) < (?1, ?2) AND effect.job >= ?3 AND effect.job <= ?4{state}
              AND (?5 IS NULL OR flow.text = ?5)
          ORDER BY effect.job DESC, effect.name DESC LIMIT ?6"
@@ -67,6 +68,7 @@ fn number(word: EffectWord) -> i64 {
 fn effect_row(row: &Row<'_>) -> rusqlite::Result<EffectRow> {
     Ok(EffectRow {
         job: rows::job_id(row, 0)?,
+        trace: rows::trace(row, 14)?,
         flow: rows::name(row, 8)?,
         queue: rows::name(row, 9)?,
         version: VersionId(row.get(10)?),

@@ -81,6 +81,8 @@ impl Source {
             created: fact("created")?,
             expired: fact("expired")?,
             events_expired: fact("events_expired")?,
+            live_version: fact("live_version")?,
+            live_chosen: fact("live_chosen")?,
             audit: audit::head(&self.conn).map_err(damaged)?,
         })
     }
@@ -130,7 +132,7 @@ impl Source {
 
     fn next_events(&self, after: i64, events_max: usize, bytes_max: usize) -> rusqlite::Result<Vec<EventPart>> {
         let mut statement = self.conn.prepare_cached(
-            "SELECT id, source, received_at, key, fingerprint, expires_at, status, jobs, payload
+            "SELECT id, source, received_at, key, fingerprint, expires_at, status, jobs, trace, payload
              FROM event WHERE id > ?1 ORDER BY id LIMIT ?2",
         )?;
         let mut found = statement.query(params![after, i64::try_from(events_max).unwrap_or(i64::MAX)])?;
@@ -157,7 +159,8 @@ impl Source {
             expires_at: rows::time(row, 5)?,
             status: row.get(6)?,
             jobs_born: row.get(7)?,
-            payload: Bytes::copy_from_slice(row.get_ref(8)?.as_blob()?),
+            trace: rows::trace(row, 8)?,
+            payload: Bytes::copy_from_slice(row.get_ref(9)?.as_blob()?),
             deliveries: rows::deliveries(&self.conn, id)?,
             handles: self
                 .conn
@@ -318,6 +321,7 @@ impl Source {
             ("replay plans", count("replay_plan")?),
             ("jobs of replay plans", count("replay_item")?),
             ("requests to drop", count("drop_ask")?),
+            ("alerts", count("alert")?),
         ])
     }
 

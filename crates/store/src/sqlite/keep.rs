@@ -2,6 +2,7 @@
 
 use super::accept::note_oldest;
 use super::admit;
+use super::alert;
 use super::budget;
 use super::call;
 use super::control;
@@ -29,6 +30,7 @@ pub(super) fn prune(
     note_oldest(batch)?;
     token::prune(batch, now, most)?;
     control::prune(batch, now)?;
+    alert::prune(batch, now)?;
     replay::prune(batch, now, most)?;
     let keys = prune_keys(batch, now, most)?;
     let mut pruned = prune_jobs(batch, now, retention, most)?;

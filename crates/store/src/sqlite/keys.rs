@@ -320,8 +320,8 @@ mod tests {
             key[..16].copy_from_slice(&spread(nth));
             self.conn
                 .prepare_cached(
-                    "INSERT INTO event (id, source, received_at, key, expires_at, status, jobs, payload)
-                     VALUES (?1, 1, 0, ?2, ?3, 202, 1, x'')",
+                    "INSERT INTO event (id, source, received_at, key, expires_at, status, jobs, trace, payload)
+                     VALUES (?1, 1, 0, ?2, ?3, 202, 1, zeroblob(16), x'')",
                 )
                 .and_then(|mut row| row.execute(params![event.cast_signed(), key, expires_at]))
                 .expect("inserted");

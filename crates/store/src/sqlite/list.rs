@@ -4,16 +4,17 @@ use super::memory::Found;
 use super::read::mark_running;
 use super::writer::{Shared, lock};
 use super::{Readers, rows};
+use crate::Result;
 use crate::read::{Again, COUNT_MAX, EventFilter, EventPage, EventRow, JobFilter, JobPage, JobRow, LIST_ROWS_MAX};
 use crate::read::{SCAN_COSTLY_ROWS_MAX, SCAN_ROWS_MAX};
 use crate::seal::Sealer;
-use crate::{Kept, Result};
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
+use clinch_core::payload::TraceId;
 use clinch_core::subject::Handle;
-use clinch_core::time::Timestamp;
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub(super) async fn jobs(readers: &Readers, shared: &Shared, filter: JobFilter) -> Result<JobPage> {
@@ -229,7 +230,7 @@ pub(super) fn events(conn: &Connection, filter: &EventFilter) -> rusqlite::Resul
         "SELECT event.id, name.text, event.received_at, event.status, event.jobs,
                 CASE WHEN event.key IS NOT NULL THEN event.expires_at END,
                 (SELECT ifnull(sum(times), 0) FROM delivery WHERE delivery.event = event.id AND kind = 0),
-                (SELECT ifnull(sum(times), 0) FROM delivery WHERE delivery.event = event.id AND kind = 1)
+                (SELECT ifnull(sum(times), 0) FROM delivery WHERE delivery.event = event.id AND kind = 1), event.trace
          FROM event CROSS JOIN name ON name.id = event.source
          WHERE event.id >= ?1 AND event.id < ?2{among}
              AND (?3 IS NULL OR event.source = (SELECT id FROM name WHERE text = ?3))
@@ -240,6 +241,7 @@ pub(super) fn events(conn: &Connection, filter: &EventFilter) -> rusqlite::Resul
         .query_map(params![first, until, filter.source, limit as i64 + 1], |row| {
             Ok(EventRow {
                 id: EventId::from_number(row.get::<_, i64>(0)?.cast_unsigned()),
+                trace: rows::trace(row, 8)?,
                 source: rows::name(row, 1)?,
                 received_at: rows::time(row, 2)?,
                 status: row.get(3)?,
@@ -268,21 +270,22 @@ pub(super) fn found_by(conn: &Connection, handle: Handle, most: usize) -> rusqli
 /// Ids may run ahead of the clock, for a moment.
 const AHEAD: Duration = Duration::from_secs(2);
 
-pub(super) fn accepted_at(
-    conn: &Connection,
-    sealer: &Sealer,
-    at: Timestamp,
-    most: usize,
-) -> rusqlite::Result<Vec<(EventId, Kept)>> {
-    let first = EventId::first_at(at).number().cast_signed();
-    let until = EventId::first_at(at + AHEAD).number().cast_signed();
-    let millis = at.as_millis();
+pub(super) fn begun_by(conn: &Connection, trace: TraceId, most: usize) -> rusqlite::Result<Vec<EventId>> {
+    let first = EventId::first_at(trace.at()).number().cast_signed();
+    let until = EventId::first_at(trace.at() + AHEAD).number().cast_signed();
+    conn.prepare_cached("SELECT id FROM event WHERE id >= ?1 AND id < ?2 AND trace = ?3 ORDER BY id LIMIT ?4")?
+        .query_map(params![first, until, trace.to_bytes(), most as i64], |row| {
+            Ok(EventId::from_number(row.get::<_, i64>(0)?.cast_unsigned()))
+        })?
+        .collect()
+}
+
+pub(super) fn traces(conn: &Connection, jobs: &[JobId]) -> rusqlite::Result<BTreeMap<JobId, TraceId>> {
+    let numbers: Vec<i64> = jobs.iter().map(|job| job.number().cast_signed()).collect();
     conn.prepare_cached(
-        "SELECT id, payload FROM event WHERE id >= ?1 AND id < ?2 AND received_at / 1000 = ?3 ORDER BY id LIMIT ?4",
+        "SELECT job.id, event.trace FROM json_each(?1) AS asked
+         CROSS JOIN job ON job.id = asked.value CROSS JOIN event ON event.id = job.event",
     )?
-    .query_map(params![first, until, millis, most as i64], |row| {
-        let id = EventId::from_number(row.get::<_, i64>(0)?.cast_unsigned());
-        Ok((id, sealer.open_payload(id, row.get_ref(1)?.as_blob()?)))
-    })?
+    .query_map([serde_json::json!(numbers).to_string()], |row| Ok((rows::job_id(row, 0)?, rows::trace(row, 1)?)))?
     .collect()
 }

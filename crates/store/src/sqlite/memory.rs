@@ -9,6 +9,7 @@ use clinch_core::death::Reason;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::job::{Fence, Waits, Word};
 use clinch_core::lane::Lane;
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, Range};
@@ -30,6 +31,7 @@ pub(super) struct Live {
     pub place: Place,
     pub version: VersionId,
     pub received_at: Timestamp,
+    pub trace: TraceId,
     pub failures: u32,
     pub attempts: u32,
     pub replays: u32,
@@ -459,11 +461,11 @@ impl Memory {
         self.dead.iter().map(|((flow, reason), jobs)| (flow.clone(), *reason, *jobs)).collect()
     }
 
-    pub fn oldest_by_flow(&self) -> Vec<(Arc<str>, Timestamp)> {
-        let mut oldest: Vec<(Arc<str>, Timestamp)> = Vec::new();
+    pub fn oldest_by_state(&self) -> Vec<(Arc<str>, Word, Timestamp)> {
+        let mut oldest: Vec<(Arc<str>, Word, Timestamp)> = Vec::new();
         for live in self.jobs.values().take(OLDEST_LOOK_MAX) {
-            if !oldest.iter().any(|(flow, _)| *flow == live.flow) {
-                oldest.push((live.flow.clone(), live.received_at));
+            if !oldest.iter().any(|(flow, word, _)| *flow == live.flow && *word == live.word()) {
+                oldest.push((live.flow.clone(), live.word(), live.received_at));
             }
         }
         oldest

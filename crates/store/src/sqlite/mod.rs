@@ -1,7 +1,9 @@
 //! The embedded engine: one SQLite file, one writer thread with group commit, readers of their own.
 
 mod accept;
+mod activate;
 mod admit;
+mod alert;
 mod approval;
 mod audit;
 mod budget;
@@ -51,6 +53,8 @@ use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::control::Control;
 use clinch_core::job::Fence;
+use clinch_core::oidc::Guest;
+use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
 use clinch_core::sender::{Sender, TokenId};
@@ -60,10 +64,10 @@ use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use memory::{Live, Memory, Phase};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, params};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use writer::{Desk, Shared, lock};
 
 /// Older ones can lose committed writes when a checkpoint races a commit.
@@ -154,6 +158,7 @@ fn claim(conn: Option<&Connection>, sealer: &Sealer, lease: LeaseRef, live: Live
         lane: live.place.lane,
         version: live.version,
         received_at: live.received_at,
+        trace: live.trace,
         failures: live.failures,
         attempts: live.attempts,
         replays: live.replays,
@@ -303,7 +308,7 @@ fn recover(
         .collect::<rusqlite::Result<_>>()?;
     let mut jobs = conn.prepare(
         "SELECT job.id, job.event, job.flow, job.queue, job.version, job.run_at, job.failures, job.attempts, job.replays,
-                job.first_attempt_at, event.received_at, job.lane, job.ord, job.priority
+                job.first_attempt_at, event.received_at, job.lane, job.ord, job.priority, event.trace
          FROM job CROSS JOIN event ON event.id = job.event WHERE job.id >= ?1 AND job.state = 0 ORDER BY job.id",
     )?;
     let mut jobs = jobs.query(params![live_from])?;
@@ -326,6 +331,7 @@ fn recover(
             place: rows::place(row, 11)?,
             version: VersionId(row.get(4)?),
             received_at: rows::time(row, 10)?,
+            trace: rows::trace(row, 14)?,
             failures: row.get(6)?,
             attempts,
             replays,
@@ -346,6 +352,7 @@ struct Readers {
     path: Arc<PathBuf>,
     idle: Arc<Mutex<Vec<Connection>>>,
     places: Arc<tokio::sync::Semaphore>,
+    errors: Arc<AtomicU64>,
 }
 
 impl Readers {
@@ -354,6 +361,7 @@ impl Readers {
             path: Arc::new(path.to_path_buf()),
             idle: Arc::default(),
             places: Arc::new(tokio::sync::Semaphore::new(READERS_MAX)),
+            errors: Arc::default(),
         }
     }
 
@@ -371,14 +379,18 @@ impl Readers {
     }
 
     fn ask_here<T>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+        let failed = |error| {
+            self.errors.fetch_add(1, Ordering::Relaxed);
+            read::read_error(error)
+        };
         let idle = lock(&self.idle).pop();
         let conn = match idle {
             Some(conn) => conn,
-            None => self.open().map_err(read::read_error)?,
+            None => self.open().map_err(failed)?,
         };
         // All that one question reads is of one moment, also when it takes several statements.
-        let moment = conn.unchecked_transaction().map_err(read::read_error)?;
-        let answer = question(&moment).map_err(read::read_error)?;
+        let moment = conn.unchecked_transaction().map_err(failed)?;
+        let answer = question(&moment).map_err(failed)?;
         drop(moment);
         lock(&self.idle).push(conn);
         Ok(answer)
@@ -521,6 +533,10 @@ impl Store for SqliteStore {
         self.shared.act(move |batch| user::set_password(batch, &name, &password, &record)).await
     }
 
+    async fn welcome(&self, guest: Guest, record: Record) -> Result<Welcomed> {
+        self.shared.act(move |batch| user::welcome(batch, &guest, &record)).await
+    }
+
     async fn make_user_token(&self, user: UserName, token: NewUserToken, record: Record) -> Result<UserTokenMade> {
         self.shared.act(move |batch| user::make_token(batch, &user, &token, &record)).await
     }
@@ -553,28 +569,20 @@ impl Store for SqliteStore {
         self.shared.act(move |batch| control::steer(batch, &ask)).await
     }
 
+    async fn raise_alert(&self, alert: AlertRow) -> Result<Option<i64>> {
+        self.shared.write(move |batch| alert::raise(batch, &alert)).await
+    }
+
+    async fn mark_alert(&self, alert: AlertRow) -> Result<bool> {
+        self.shared.write(move |batch| alert::mark(batch, &alert)).await
+    }
+
     async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>> {
         Ok(lock(&self.shared.memory).recall(&ask))
     }
 
-    async fn activate(&self, hash: [u8; 32], files: String, at: Timestamp) -> Result<VersionId> {
-        self.shared
-            .write(move |batch| {
-                batch.conn.execute(
-                    "INSERT INTO version (hash, files, at) VALUES (?1, ?2, ?3) ON CONFLICT (hash) DO NOTHING",
-                    params![hash, files, at.as_micros()],
-                )?;
-                let id = "SELECT id FROM version WHERE hash = ?1";
-                let version = batch.conn.query_row(id, [hash], |row| row.get(0)).map(VersionId)?;
-                let before = rows::fact(batch.conn, "live_version")?;
-                if before != version.0 {
-                    batch.conn.execute("UPDATE fact SET value = ?1 WHERE name = 'live_version'", [version.0])?;
-                    let (act, record) = acts::activate(before, version, &hash, at);
-                    audit::append(batch, &act, &record)?;
-                }
-                Ok(version)
-            })
-            .await
+    async fn activate(&self, ask: ActivateAsk) -> Result<Activated> {
+        self.shared.write(move |batch| activate::activate(batch, &ask)).await
     }
 
     async fn set_once(&self, lease: LeaseRef, ask: SetOnce) -> Result<Option<Receipt>> {
@@ -737,13 +745,20 @@ impl Read for SqliteStore {
         self.readers.ask(move |conn| list::found_by(conn, handle, most)).await
     }
 
-    async fn accepted_at(&self, at: Timestamp, most: usize) -> Result<Vec<(EventId, Kept)>> {
-        let sealer = self.shared.sealer.clone();
-        self.readers.ask(move |conn| list::accepted_at(conn, &sealer, at, most)).await
+    async fn begun_by(&self, trace: TraceId, most: usize) -> Result<Vec<EventId>> {
+        self.readers.ask(move |conn| list::begun_by(conn, trace, most)).await
+    }
+
+    async fn traces(&self, jobs: Vec<JobId>) -> Result<BTreeMap<JobId, TraceId>> {
+        self.readers.ask(move |conn| list::traces(conn, &jobs)).await
     }
 
     async fn source_of(&self, event: EventId) -> Result<Option<String>> {
         self.readers.ask(move |conn| read::source_of(conn, event)).await
+    }
+
+    async fn died_at(&self, job: JobId) -> Result<Option<Timestamp>> {
+        self.readers.ask(move |conn| read::died_at(conn, job)).await
     }
 
     async fn effects(&self, filter: EffectFilter) -> Result<EffectPage> {
@@ -798,6 +813,10 @@ impl Read for SqliteStore {
         Ok(lock(&self.shared.memory).by_version())
     }
 
+    async fn live_version(&self) -> Result<Option<VersionId>> {
+        self.readers.ask(activate::live).await
+    }
+
     async fn version_files(&self, version: VersionId) -> Result<Option<String>> {
         read::version_files(&self.readers, version).await
     }
@@ -838,6 +857,10 @@ impl Read for SqliteStore {
         self.readers.ask(control::all).await
     }
 
+    async fn alerts(&self, which: Alerts) -> Result<Vec<AlertRow>> {
+        self.readers.ask(move |conn| alert::all(conn, which)).await
+    }
+
     async fn budgets(&self, filter: BudgetFilter) -> Result<Vec<BudgetRow>> {
         self.readers.ask(move |conn| budget::find(conn, &filter)).await
     }
@@ -873,7 +896,7 @@ impl Read for SqliteStore {
         Ok(Counts {
             live: memory.live_counts(),
             dead: memory.dead_counts(),
-            oldest: memory.oldest_by_flow(),
+            oldest: memory.oldest_by_state(),
             waiting: memory.waiting(),
             oldest_dead,
         })
@@ -882,16 +905,24 @@ impl Read for SqliteStore {
     fn health(&self) -> Health {
         let size = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
         let free = rustix::fs::statvfs(&self.path).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        let log_bytes = size(self.path.with_extension("db-wal"));
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         Health {
             unwell: self.shared.unwell(),
             warning: None,
-            bytes: size(self.path.clone()) + size(self.path.with_extension("db-wal")),
+            bytes: size(self.path.clone()) + log_bytes,
+            log_bytes,
             free_bytes: free,
             pending_verbs: self.shared.pending(),
             commits: self.shared.commits.load(Ordering::Relaxed),
             commit_seconds: self.shared.commit_nanos.load(Ordering::Relaxed) as f64 / 1e9,
             commit_times: self.shared.commit_times.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
-            write_errors: self.shared.write_errors.load(Ordering::Relaxed),
+            errors: Errors {
+                read: count(&self.readers.errors),
+                write: count(&self.shared.write_errors),
+                fsync: count(&self.shared.sync_errors),
+                compact: count(&self.shared.compact_errors),
+            },
         }
     }
 

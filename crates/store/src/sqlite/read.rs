@@ -91,6 +91,13 @@ pub(super) fn source_of(conn: &Connection, event: EventId) -> rusqlite::Result<O
     conn.prepare_cached(sql)?.query_row([event.number().cast_signed()], |row| row.get(0)).optional()
 }
 
+/// The end of its last attempt before somebody replayed it.
+pub(super) fn died_at(conn: &Connection, job: JobId) -> rusqlite::Result<Option<Timestamp>> {
+    let sql = "SELECT max(ended_at) FROM attempt WHERE job = ?1
+         AND ended_at <= (SELECT max(at) FROM audit WHERE job = ?1 AND action = 'job.replay')";
+    conn.prepare_cached(sql)?.query_row([job.number().cast_signed()], |row| rows::maybe_time(row, 0))
+}
+
 pub(super) fn oldest_dead_of(conn: &Connection, queues: &[String], most: usize) -> rusqlite::Result<Vec<JobId>> {
     let queues = serde_json::to_string(queues).expect("texts are JSON");
     conn.prepare_cached(
@@ -139,7 +146,7 @@ pub(super) async fn latencies(readers: &Readers, since: Timestamp, most: usize) 
         .ask(move |conn| {
             let mut found = Latencies::default();
             let mut rows = conn.prepare_cached(
-                "SELECT event.received_at, job.first_attempt_at, job.ended_at
+                "SELECT event.received_at, job.first_attempt_at, job.ended_at, job.attempts
                  FROM job JOIN event ON event.id = job.event
                  WHERE job.id >= ?1 AND job.ended_at IS NOT NULL ORDER BY job.id DESC LIMIT ?2",
             )?;
@@ -156,7 +163,9 @@ pub(super) async fn latencies(readers: &Readers, since: Timestamp, most: usize) 
                 found.wait.push(began.since(received));
                 found.run.push(ended.since(began));
                 found.end_to_end.push(ended.since(received));
+                found.attempts.push(row.get(3)?);
             }
+            found.attempts.sort_unstable();
             for stage in [&mut found.wait, &mut found.run, &mut found.end_to_end] {
                 stage.sort_unstable();
             }

@@ -121,15 +121,19 @@ pub(super) fn release(batch: &mut Batch<'_>, ask: &ReleaseAsk) -> rusqlite::Resu
     }
     let items: Vec<(i64, JobId, Mark)> = batch
         .conn
-        .prepare_cached("SELECT no, job, mark FROM replay_item WHERE plan = ?1 AND state = 0 ORDER BY no LIMIT ?2")?
+        .prepare_cached(
+            "SELECT no, job, mark FROM replay_item INDEXED BY replay_item_waiting
+             WHERE plan = ?1 AND state = 0 ORDER BY no LIMIT ?2",
+        )?
         .query_map(params![number(ask.plan), ask.most], |row| {
             Ok((row.get(0)?, rows::job_id(row, 1)?, Mark::from_number(row.get(2)?)))
         })?
         .collect::<rusqlite::Result<_>>()?;
     let record = start.record(ask.plan, ask.now);
-    for (no, job, mark) in &items {
+    for (nth, (no, job, mark)) in (0..).zip(&items) {
         let revival = ReviveAsk { job: *job, record: record.clone(), version: start.version, unknown: None };
-        let revived = revive::bring_back(batch, &revival, Some(&InPlan { plan: ask.plan, mark: *mark }))?;
+        let by_plan = InPlan { plan: ask.plan, mark: *mark, run_at: ask.moments.nth(nth).max(ask.now) };
+        let revived = revive::bring_back(batch, &revival, Some(&by_plan))?;
         let state = match revived {
             Revived::Revived { .. } => ItemState::Released,
             Revived::Ask { .. } => ItemState::Asks,
@@ -140,7 +144,7 @@ pub(super) fn release(batch: &mut Batch<'_>, ask: &ReleaseAsk) -> rusqlite::Resu
     batch
         .conn
         .prepare_cached("UPDATE replay_plan SET next_at = ?2 WHERE id = ?1")?
-        .execute(params![number(ask.plan), ask.next_at.as_micros()])?;
+        .execute(params![number(ask.plan), ask.moments.nth(ask.most).as_micros()])?;
     Ok(items.len() as u64)
 }
 
@@ -180,7 +184,6 @@ struct Out {
     no: i64,
     job: JobId,
     replay: u32,
-    died_at: Timestamp,
     now: Option<(Word, u32)>,
     ended_at: Option<Timestamp>,
 }
@@ -195,7 +198,6 @@ pub(super) async fn reckon(
     let is_busy = |memory: &Memory, out: &Out| {
         memory.get(out.job).is_some_and(|live| matches!(live.word(), Word::Queued | Word::Running))
     };
-    let mut waited = Vec::new();
     let mut ends: Vec<(i64, ItemState, Timestamp)> = Vec::new();
     let mut busy = 0;
     {
@@ -203,13 +205,7 @@ pub(super) async fn reckon(
         for out in &out {
             match replay::ended(out.replay, out.now) {
                 None => busy += u64::from(is_busy(&memory, out)),
-                Some(state) => {
-                    let ended_at = out.ended_at.unwrap_or(now);
-                    ends.push((out.no, state, ended_at));
-                    if matches!(state, ItemState::Success | ItemState::Noop) {
-                        waited.push(ended_at.since(out.died_at));
-                    }
-                }
+                Some(state) => ends.push((out.no, state, out.ended_at.unwrap_or(now))),
             }
         }
     }
@@ -225,25 +221,25 @@ pub(super) async fn reckon(
             shared.write(write).await?
         }
     };
-    Ok(row.map(|plan| Reckoned { plan, busy, waited }))
+    Ok(row.map(|plan| Reckoned { plan, busy }))
 }
 
+/// By the small index: left to itself, SQLite walks over all jobs of the plan by their primary key, in this order as well.
 fn all_out(conn: &Connection, plan: PlanId) -> rusqlite::Result<Vec<Out>> {
     conn.prepare_cached(
-        "SELECT item.no, item.job, item.replays, item.died_at, job.state, job.failures, job.replays, job.ended_at
-         FROM replay_item AS item LEFT JOIN job ON job.id = item.job
+        "SELECT item.no, item.job, item.replays, job.state, job.failures, job.replays, job.ended_at
+         FROM replay_item AS item INDEXED BY replay_item_released LEFT JOIN job ON job.id = item.job
          WHERE item.plan = ?1 AND item.state = 1 ORDER BY item.no LIMIT ?2",
     )?
     .query_map(params![number(plan), UNENDED_MAX.cast_signed()], |row| {
-        let state: Option<i64> = row.get(4)?;
-        let now = state.map(|state| Ok::<_, rusqlite::Error>((rows::word(state, row.get(5)?), row.get(6)?)));
+        let state: Option<i64> = row.get(3)?;
+        let now = state.map(|state| Ok::<_, rusqlite::Error>((rows::word(state, row.get(4)?), row.get(5)?)));
         Ok(Out {
             no: row.get(0)?,
             job: rows::job_id(row, 1)?,
             replay: row.get::<_, u32>(2)? + 1,
-            died_at: rows::time(row, 3)?,
             now: now.transpose()?,
-            ended_at: rows::maybe_time(row, 7)?,
+            ended_at: rows::maybe_time(row, 6)?,
         })
     })?
     .collect()

@@ -80,6 +80,7 @@ pub(super) fn bring_back(
         Some(_) if !place.order.is_fifo() => replay::behind(place.priority),
         _ => replay::own(place.priority),
     };
+    let run_at = by_plan.map_or(ask.record.at, |plan| plan.run_at);
     let version = ask.version.unwrap_or(row.version);
     let replays = row.replays + 1;
     batch
@@ -89,7 +90,7 @@ pub(super) fn bring_back(
                  first_attempt_at = NULL, ended_at = NULL, reason = NULL
              WHERE id = ?1 AND state = ?6",
         )?
-        .execute(params![job, READY, ask.record.at.as_micros(), replays, version.0, DEAD, place.priority])?;
+        .execute(params![job, READY, run_at.as_micros(), replays, version.0, DEAD, place.priority])?;
     audit::append(batch, &ask.act(&row, version, by_plan), &ask.record)?;
     // A start looks only at jobs from `live_from` on: an older one that lives again must move it back.
     batch.conn.prepare_cached("UPDATE fact SET value = ?1 WHERE name = 'live_from' AND value > ?1")?.execute([job])?;
@@ -103,11 +104,12 @@ pub(super) fn bring_back(
             place,
             version,
             received_at: row.received_at,
+            trace: row.trace,
             failures: 0,
             attempts: row.attempts,
             replays,
             first_attempt_at: None,
-            phase: Phase::Ready { run_at: ask.record.at, waits: None },
+            phase: Phase::Ready { run_at, waits: None },
             payload: None,
             has_effects: true,
         },

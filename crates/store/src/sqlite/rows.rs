@@ -10,6 +10,7 @@ use clinch_core::id::{EventId, JobId};
 use clinch_core::job::Word;
 use clinch_core::key::Fingerprint;
 use clinch_core::lane::{Lane, Order};
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::sync::Arc;
@@ -87,6 +88,10 @@ pub(super) fn job_id(row: &Row<'_>, column: usize) -> rusqlite::Result<JobId> {
     Ok(JobId::from_number(row.get::<_, i64>(column)?.cast_unsigned()))
 }
 
+pub(super) fn trace(row: &Row<'_>, column: usize) -> rusqlite::Result<TraceId> {
+    Ok(TraceId::from_bytes(row.get(column)?))
+}
+
 pub(super) fn name(row: &Row<'_>, column: usize) -> rusqlite::Result<Arc<str>> {
     Ok(Arc::from(row.get_ref(column)?.as_str()?))
 }
@@ -108,10 +113,12 @@ pub(super) struct EventKey {
     pub expires_at: i64,
     pub status: u16,
     pub jobs: u64,
+    pub trace: TraceId,
 }
 
 pub(super) fn event_key(conn: &Connection, event: u64) -> rusqlite::Result<Option<EventKey>> {
-    conn.prepare_cached("SELECT key, fingerprint, received_at, expires_at, status, jobs FROM event WHERE id = ?1")?
+    let sql = "SELECT key, fingerprint, received_at, expires_at, status, jobs, trace FROM event WHERE id = ?1";
+    conn.prepare_cached(sql)?
         .query_row([event.cast_signed()], |row| {
             let fingerprint: Option<[u8; 32]> = row.get(1)?;
             Ok(EventKey {
@@ -121,6 +128,7 @@ pub(super) fn event_key(conn: &Connection, event: u64) -> rusqlite::Result<Optio
                 expires_at: row.get(3)?,
                 status: row.get(4)?,
                 jobs: row.get::<_, i64>(5)?.cast_unsigned(),
+                trace: trace(row, 6)?,
             })
         })
         .optional()
@@ -181,7 +189,7 @@ pub(super) const JOB_ROW: &str = "
            CASE WHEN job.attempts > 0 THEN (SELECT error FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
                                             ORDER BY no DESC LIMIT 1) END,
            CASE WHEN job.attempts > 0 THEN (SELECT started_at FROM attempt WHERE attempt.job = job.id AND error IS NOT NULL
-                                            ORDER BY no DESC LIMIT 1) END
+                                            ORDER BY no DESC LIMIT 1) END, event.trace
     FROM job
     JOIN event ON event.id = job.event
     JOIN name AS flow ON flow.id = job.flow
@@ -208,6 +216,7 @@ pub(super) fn job_row(row: &Row<'_>, sealer: &Sealer) -> rusqlite::Result<JobRow
     Ok(JobRow {
         id,
         event: EventId::from_number(row.get::<_, i64>(1)?.cast_unsigned()),
+        trace: trace(row, 15)?,
         flow: name(row, 2)?,
         queue: name(row, 3)?,
         version: VersionId(row.get(4)?),

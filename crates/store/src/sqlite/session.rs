@@ -61,6 +61,10 @@ fn proven(batch: &Batch<'_>, new: &NewSession) -> rusqlite::Result<Option<(Strin
             let user = find(batch.conn, name.as_str())?.filter(|user| user.password.as_ref() == Some(hash));
             Ok(user.map(|user| (user.name.to_string(), user.role)))
         }
+        Proof::Identity(name, identity) => {
+            let user = find(batch.conn, name.as_str())?.filter(|user| user.identity.as_ref() == Some(identity));
+            Ok(user.map(|user| (user.name.to_string(), user.role)))
+        }
         Proof::Link(link) => batch
             .conn
             .query_row(

@@ -5,8 +5,9 @@ use super::{audit, rows};
 use crate::Record;
 use crate::people::{
     Holder, NewUser, NewUserToken, USER_TOKENS_MAX, USERS_MAX, UserAdded, UserRow, UserTokenMade, UserTokenRow,
-    password_set, removed, role_set, token_removed,
+    Welcome, Welcomed, linked, password_set, removed, role_set, token_removed, welcome as wanted,
 };
+use clinch_core::oidc::{Guest, Identity};
 use clinch_core::time::Timestamp;
 use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
 use rusqlite::types::Type;
@@ -14,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use std::error::Error;
 use std::str::FromStr;
 
-const USER: &str = "SELECT name, added_at, role, password FROM person";
+const USER: &str = "SELECT name, added_at, role, password, identity FROM person";
 const TOKEN: &str = "SELECT token.id, token.person, token.made_at, token.expires_at, token.used_at, token.role, token.source, \
                      token.digest, person.role FROM person_token AS token JOIN person ON person.name = token.person";
 
@@ -76,6 +77,40 @@ pub(super) fn set_password(
     log_out(batch, name)?;
     audit::append(batch, &password_set(&user, record), record)?;
     Ok(true)
+}
+
+/// Finds or makes the user who a provider says that somebody is, on record.
+pub(super) fn welcome(batch: &Batch<'_>, guest: &Guest, record: &Record) -> rusqlite::Result<Welcomed> {
+    let (known, named) = (by_identity(batch.conn, &guest.identity)?, find(batch.conn, guest.name.as_str())?);
+    let name = known.as_ref().map_or(&guest.name, |known| &known.name);
+    match wanted(guest, known.as_ref(), named.as_ref()) {
+        Welcome::Nothing => {}
+        Welcome::Change(role) => drop(set_role(batch, name, role, record)?),
+        Welcome::Link(role) => {
+            link(batch, name, &guest.identity, record)?;
+            role.map(|role| set_role(batch, name, role, record)).transpose()?;
+        }
+        Welcome::Add(role) => {
+            let user = NewUser { name: name.clone(), role, password: None, token: None };
+            match add(batch, &user, record)? {
+                UserAdded::Added => link(batch, name, &guest.identity, record)?,
+                UserAdded::Taken => return Ok(Welcomed::Taken),
+                UserAdded::TooMany => return Ok(Welcomed::TooMany),
+            }
+        }
+        Welcome::NoRole => {
+            known.as_ref().map(|known| log_out(batch, &known.name)).transpose()?;
+            return Ok(Welcomed::NoRole);
+        }
+        Welcome::Taken => return Ok(Welcomed::Taken),
+    }
+    Ok(Welcomed::As(name.clone()))
+}
+
+fn link(batch: &Batch<'_>, name: &UserName, identity: &Identity, record: &Record) -> rusqlite::Result<()> {
+    let sql = "UPDATE person SET identity = ?2 WHERE name = ?1";
+    batch.conn.execute(sql, params![name.as_str(), identity.as_bytes()])?;
+    audit::append(batch, &linked(name), record)
 }
 
 fn log_out(batch: &Batch<'_>, name: &UserName) -> rusqlite::Result<()> {
@@ -146,6 +181,10 @@ pub(super) fn find(conn: &Connection, name: &str) -> rusqlite::Result<Option<Use
     conn.prepare_cached(&format!("{USER} WHERE name = ?1"))?.query_row([name], user_row).optional()
 }
 
+fn by_identity(conn: &Connection, identity: &Identity) -> rusqlite::Result<Option<UserRow>> {
+    conn.prepare_cached(&format!("{USER} WHERE identity = ?1"))?.query_row([identity.as_bytes()], user_row).optional()
+}
+
 pub(super) fn tokens(conn: &Connection) -> rusqlite::Result<Vec<UserTokenRow>> {
     conn.prepare_cached(&format!("{TOKEN} ORDER BY token.person, token.made_at DESC, token.id"))?
         .query_map([], token_row)?
@@ -172,6 +211,7 @@ fn user_row(row: &Row<'_>) -> rusqlite::Result<UserRow> {
         added_at: rows::time(row, 1)?,
         role: parsed(row, 2)?,
         password: row.get::<_, Option<String>>(3)?.map(PasswordHash::new),
+        identity: row.get::<_, Option<[u8; 32]>>(4)?.map(Identity::from_bytes),
     })
 }
 

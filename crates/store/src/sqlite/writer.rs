@@ -44,6 +44,8 @@ pub(super) struct Shared {
     pub commit_nanos: AtomicU64,
     pub commit_times: [AtomicU64; COMMIT_SECONDS.len() + 1],
     pub write_errors: AtomicU64,
+    pub sync_errors: AtomicU64,
+    pub compact_errors: AtomicU64,
     log_pages: AtomicI32,
     /// What was erased must not live on in the log: it is brought in whole and cut.
     cut_log: AtomicBool,
@@ -106,6 +108,8 @@ impl Shared {
             commit_nanos: AtomicU64::new(0),
             commit_times: Default::default(),
             write_errors: AtomicU64::new(0),
+            sync_errors: AtomicU64::new(0),
+            compact_errors: AtomicU64::new(0),
             log_pages: AtomicI32::new(0),
             cut_log: AtomicBool::new(false),
         }
@@ -411,12 +415,15 @@ fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc
             Err(error) => {
                 // A transaction that could not be rolled back was already gone.
                 let _ = conn.execute_batch("ROLLBACK");
-                Err(shared.judge(&error))
+                Err(shared.judge(&error, &shared.write_errors))
             }
         };
         // What was committed stays committed, whatever becomes of the log.
-        let kept =
-            if committed.is_ok() { checkpoint(shared, conn).map_err(|error| shared.judge(&error)) } else { Ok(()) };
+        let kept = if committed.is_ok() {
+            checkpoint(shared, conn).map_err(|error| shared.judge(&error, &shared.compact_errors))
+        } else {
+            Ok(())
+        };
         let fatal = [&committed, &kept].iter().any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
         // The runtime is gone only when nobody waits any more.
         let _ = answers.send(work.into_iter().map(|work| (work, committed.clone())).collect());
@@ -510,13 +517,15 @@ fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
 }
 
 impl Shared {
-    /// Says what an error of the disk means, and lets everybody know.
-    fn judge(&self, error: &rusqlite::Error) -> StoreError {
-        self.write_errors.fetch_add(1, Ordering::Relaxed);
-        let said = match error.sqlite_error().map(|e| e.extended_code) {
-            Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC) => StoreError::Fatal(error.to_string()),
-            _ => StoreError::Unavailable(error.to_string()),
+    /// Says what an error of the disk means, and lets everybody know. `doing` counts what failed, if no sync did.
+    fn judge(&self, error: &rusqlite::Error, doing: &AtomicU64) -> StoreError {
+        let (said, counter) = match error.sqlite_error().map(|e| e.extended_code) {
+            Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC) => {
+                (StoreError::Fatal(error.to_string()), &self.sync_errors)
+            }
+            _ => (StoreError::Unavailable(error.to_string()), doing),
         };
+        counter.fetch_add(1, Ordering::Relaxed);
         match &said {
             StoreError::Fatal(_) => {
                 self.failed.send_replace(Some(said.clone()));

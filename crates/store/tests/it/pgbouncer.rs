@@ -17,7 +17,7 @@ pub fn url(database: &str) -> String {
 }
 
 async fn pooled() -> Postgres {
-    Postgres { is_pooled: true, ..Postgres::new().await }
+    Postgres { is_pooled: true, ..Postgres::prepared().await }
 }
 
 async fn world() -> World {

@@ -21,6 +21,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
 laws::every_law!(crate::postgres::world);
@@ -44,9 +45,25 @@ pub struct Postgres {
 
 impl Postgres {
     pub async fn new() -> Postgres {
+        Postgres::like("template1").await
+    }
+
+    /// With the tables of a store: they are made once and copied, which takes a third of the time.
+    pub async fn prepared() -> Postgres {
+        static TABLES: OnceCell<Postgres> = OnceCell::const_new();
+        let tables = TABLES.get_or_init(async || {
+            let tables = Postgres::new().await;
+            prepare(&tables.url(), PEPPER).await.expect("made");
+            tables
+        });
+        Postgres::like(&tables.await.name).await
+    }
+
+    async fn like(template: &str) -> Postgres {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let name = format!("world_{}", MADE.fetch_add(1, Ordering::Relaxed));
-        client("postgres").await.batch_execute(&format!("CREATE DATABASE {name}")).await.expect("made");
+        let sql = format!("CREATE DATABASE {name} TEMPLATE {template}");
+        client("postgres").await.batch_execute(&sql).await.expect("made");
         Postgres { name: name.into(), is_pooled: false }
     }
 
@@ -158,7 +175,7 @@ impl Engine for Postgres {
 }
 
 async fn world() -> World {
-    Postgres::new().await.world().await
+    Postgres::prepared().await.world().await
 }
 
 #[test]

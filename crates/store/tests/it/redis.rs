@@ -3,6 +3,7 @@
 use crate::redis_server::Redis;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::key::{DedupKey, Fingerprint};
+use clinch_core::payload::TraceId;
 use clinch_core::time::Timestamp;
 use clinch_store::redis::{Hold, PENDING_MAX, SharedKeys};
 use clinch_store::{Accepted, Held, StoreError};
@@ -19,6 +20,7 @@ fn first(number: u64) -> Accepted {
         job: JobId::from_number(number + 1),
         status: 202,
         received_at: Timestamp::from_micros(1_790_000_000_000_001),
+        trace: TraceId(10),
     }
 }
 

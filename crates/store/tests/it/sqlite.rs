@@ -368,7 +368,7 @@ async fn p10_what_cannot_be_written_is_refused_and_leaves_nothing_behind() {
     let refused = world.accept(new()).await;
     assert!(matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("no space")), "{refused:?}");
     assert!(world.health().unwell.is_some());
-    assert_eq!(world.health().write_errors, 1);
+    assert_eq!(world.health().errors.write, 1);
     assert!(matches!(world.accept(new()).await, Err(StoreError::Unavailable(_))), "nor is the next one tried");
     sqlite.file().execute_batch("DROP TRIGGER full").expect("removed");
     // The first write that succeeds shows that it can write again.
@@ -396,8 +396,8 @@ async fn with_many_keys(sqlite: &Sqlite) {
     {
         let mut event = rows
             .prepare(
-                "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, payload)
-                 SELECT ?1, source, ?2, ?3, ?4, ?5, 202, 1, x'00' FROM event LIMIT 1",
+                "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, trace, payload)
+                 SELECT ?1, source, ?2, ?3, ?4, ?5, 202, 1, trace, x'00' FROM event LIMIT 1",
             )
             .expect("prepared");
         let mut job = rows

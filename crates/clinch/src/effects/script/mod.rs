@@ -5,10 +5,13 @@ mod line;
 mod process;
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
+use crate::telemetry::Metrics;
 use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
+use clinch_core::key::Fingerprint;
 use clinch_core::script::{Isolation, Language, life};
+use data_encoding::HEXLOWER;
 use line::{Line, Ticket};
 use process::{Process, Ran, Said};
 use std::collections::{HashMap, VecDeque};
@@ -77,6 +80,12 @@ impl Act for ScriptCall {
         self.timeout
     }
 
+    fn told(&self) -> (String, Fingerprint) {
+        let env = serde_json::json!(self.env).to_string();
+        let fingerprint = Fingerprint::of(&HEXLOWER.encode(&self.home.id), env.as_bytes());
+        (format!("a script for {}", self.home.language.word()), fingerprint)
+    }
+
     fn get_ready<'a>(&'a mut self, tools: &'a Tools) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async { self.ticket = tools.scripts.ticket(&self.home).await })
     }
@@ -89,6 +98,7 @@ impl Act for ScriptCall {
 /// The processes of this node.
 pub struct Scripts {
     pool: Arc<Pool>,
+    metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
 
@@ -123,10 +133,10 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Scripts {
     /// Scripts run in the workspace; what runs them is kept below `home`.
-    pub fn new(workspace: PathBuf, home: &Path, stop: CancellationToken) -> Scripts {
+    pub fn new(workspace: PathBuf, home: &Path, metrics: Arc<Metrics>, stop: CancellationToken) -> Scripts {
         let pool = Arc::new(Pool::new(workspace, home, RUNS_MAX));
         tokio::spawn(end_the_idle(Arc::downgrade(&pool)));
-        Scripts { pool, stop }
+        Scripts { pool, metrics, stop }
     }
 
     /// `None`: the house is left.
@@ -155,6 +165,7 @@ impl Scripts {
                 return Sent::TooLate;
             }
             let was_warm = process.runs() > 0;
+            let began = Instant::now();
             let (ran, said) = process.run(&call.home, &call.env, deadline).await;
             let ran = match ran {
                 // It ended while it had nothing to do, and another may do what it did not begin.
@@ -167,11 +178,27 @@ impl Scripts {
                 },
                 ran => ran,
             };
+            self.count(call.home.language, &ran, began.elapsed());
             let is_fine = matches!(ran, Ran::Done(_) | Ran::Failed { spoiled: false, .. });
             if is_fine && call.isolation == Isolation::Warm && process.is_fit(&call.home) {
                 self.pool.give_back(call.home.id, process);
             }
             return call.sent(ran, &said);
+        }
+    }
+
+    fn count(&self, language: Language, ran: &Ran, took: Duration) {
+        let (outcome, killed) = match ran {
+            Ran::Done(_) => ("ok", None),
+            Ran::Failed { .. } => ("failed", None),
+            Ran::NotBegun(_) => ("not_begun", None),
+            Ran::Broken(_) => ("broken", None),
+            Ran::TimedOut => ("broken", Some("timeout")),
+            Ran::Ended(excess, _) => ("broken", Some(excess.word())),
+        };
+        self.metrics.script(language.word(), outcome, took);
+        if let Some(why) = killed {
+            self.metrics.script_killed(language.word(), why);
         }
     }
 }
@@ -191,7 +218,9 @@ impl ScriptCall {
                 let why = format!("it ran longer than {} and was ended", clinch_core::time::human(self.timeout));
                 Sent::Broken { reason: Reason::Timeout, why: self.shown(&why, said) }
             }
-            Ran::Broken(why) => Sent::Broken { reason: Reason::ScriptError, why: self.shown(&why, said) },
+            Ran::Broken(why) | Ran::Ended(_, why) => {
+                Sent::Broken { reason: Reason::ScriptError, why: self.shown(&why, said) }
+            }
         }
     }
 
@@ -327,7 +356,7 @@ mod tests {
     async fn c7_a_process_that_has_run_many_jobs_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let pool = Arc::new(Pool::new(directory.path().to_path_buf(), directory.path(), 3));
-        let scripts = Scripts { pool, stop: CancellationToken::new() };
+        let scripts = Scripts { pool, metrics: Arc::default(), stop: CancellationToken::new() };
         let home = Home {
             id: [0; 32],
             language: Language::Node,

@@ -62,8 +62,25 @@ pub enum Ran {
     /// Not a line of it was run.
     NotBegun(String),
     TimedOut,
-    /// It was ended, or ended by itself, somewhere in between.
+    /// It was ended, because it took too much of something.
+    Ended(Excess, String),
+    /// It ended by itself, somewhere in between.
     Broken(String),
+}
+
+/// What a script may not take more of.
+pub enum Excess {
+    Memory,
+    Output,
+}
+
+impl Excess {
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Excess::Memory => "memory",
+            Excess::Output => "output",
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -170,7 +187,9 @@ impl Process {
             }
             tokio::select! {
                 read = self.wire.read_buf(&mut self.unread), if !is_bash => match read {
-                    Ok(1..) if self.unread.len() > ANSWER_BYTES_MAX => return Ran::Broken("its answer is too long".into()),
+                    Ok(1..) if self.unread.len() > ANSWER_BYTES_MAX => {
+                        return Ran::Ended(Excess::Output, "its answer is too long".into());
+                    }
                     Ok(1..) => {}
                     // It ended before it had read all of the job: the kernel says so.
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ran::NotBegun(self.end().await),
@@ -183,12 +202,13 @@ impl Process {
                 status = self.child.wait(), if is_bash => return by_status(status),
                 _ = look.tick() => if resident(self.leader) > home.memory_bytes_max {
                     let most = home.memory_bytes_max >> 20;
-                    return Ran::Broken(format!("it held more than {most}MiB of memory and was ended"));
+                    return Ran::Ended(Excess::Memory, format!("it held more than {most}MiB of memory and was ended"));
                 },
                 () = tokio::time::sleep_until(deadline) => return Ran::TimedOut,
             }
             if said.out.len() + said.err.len() > OUTPUT_BYTES_MAX {
-                return Ran::Broken(format!("it wrote more than {}MiB and was ended", OUTPUT_BYTES_MAX >> 20));
+                let most = OUTPUT_BYTES_MAX >> 20;
+                return Ran::Ended(Excess::Output, format!("it wrote more than {most}MiB and was ended"));
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::masking::rules;
 use crate::worker::attempt::count_step;
 use crate::worker::end::{End, StepEnd};
 use crate::worker::scope::Scope;
-use clinch_core::approval::{ApprovalAction, Card};
+use clinch_core::approval::{ApprovalAction, ApprovalId, Card};
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::job::Waits;
@@ -91,12 +91,19 @@ pub async fn wait_for_people(
             let put_off = Outcome::PutOff { until: expires_at, waits: Waits::Approval };
             return Ok(StepEnd::Over(End::of(put_off, name)));
         }
-        Asked::Decided { decision, on_expiry } => decision.outcome(on_expiry),
+        Asked::Decided { decision, on_expiry } => {
+            if let Some(spans) = &scope.spans {
+                let asked = house.store.approval(&ApprovalId { job: claim.lease.job, step: name.to_string() }).await?;
+                let asked_at = asked.map_or(decision.at, |row| row.asked_at);
+                spans.decided(name, decision.verdict.word(), asked_at, decision.at);
+            }
+            decision.outcome(on_expiry)
+        }
     };
     let output = match outcome {
         Ok(output) => output,
         Err(Failure { reason, error, .. }) => {
-            count_step(house, claim, name, "declined", now);
+            count_step(scope, claim, step, "noop", now);
             let declined = Failure::new(reason, format!("step `{name}`: {error}"));
             return Ok(StepEnd::Over(End::of(Outcome::Declined(declined), name)));
         }
@@ -107,7 +114,7 @@ pub async fn wait_for_people(
             return Ok(StepEnd::TakenOver);
         }
     }
-    count_step(house, claim, name, "ok", now);
+    count_step(scope, claim, step, "ok", now);
     let receipt = Receipt { status: 200, body: output.to_string().into() };
     let done = Conclusion { name: name.clone(), state: EffectState::Done(receipt.clone()), at: now };
     Ok(StepEnd::Done(receipt, done.into()))

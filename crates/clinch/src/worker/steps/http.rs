@@ -1,7 +1,8 @@
 //! `http:` one request to a target, with our idempotency key.
 
 use super::Outward;
-use crate::effects::{Act, HttpCall};
+use crate::effects::{Act, HttpCall, Question};
+use crate::tracer::random_span;
 use crate::worker::scope::Scope;
 use bytes::Bytes;
 use clinch_core::attempt::Failure;
@@ -9,6 +10,7 @@ use clinch_core::expr::{BadExpr, Template};
 use clinch_core::integration::{Auth, Integration, Lookup, Promise};
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
+use clinch_core::trace::{self, Context};
 use clinch_core::worker::{HttpAction, HttpBody};
 use clinch_store::Claim;
 use data_encoding::BASE64;
@@ -47,22 +49,40 @@ impl Outward for HttpAction {
             timeout: self.timeout,
             key: Some((header_name(&self.partner.key_header)?, IdempotencyKey::of(claim.lease.job, step))),
         };
-        Ok(Box::new(with_headers(call, &self.partner, &self.headers, scope)?))
+        let mut call = with_headers(call, &self.partner, &self.headers, scope)?;
+        if self.propagate_trace {
+            let (story, no) = (scope.story(), claim.attempts.saturating_add(1));
+            let context = scope.house().tracer.call(&story, claim.lease.job, no, step);
+            tell_trace(&mut call.headers, context, story.state);
+        }
+        Ok(Box::new(call))
     }
 
-    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
+    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Question, BadExpr>> {
         let lookup = self.promise.lookup.as_deref()?;
-        Some(question(lookup, &self.partner, self.timeout, scope).map(|call| Box::new(call) as Box<dyn Act>))
+        Some(question(lookup, &self.partner, self.timeout, self.propagate_trace, scope))
     }
 }
 
-/// Asks the partner whether it was done.
+/// In which trace the target is called, and what the sender's systems say to each other about it.
+fn tell_trace(headers: &mut HeaderMap, context: Context, state: &str) {
+    let context = context.to_string();
+    let pairs = [(trace::TRACEPARENT, &*context), (trace::TRACESTATE, state)];
+    for (name, value) in pairs.into_iter().filter(|(_, value)| !value.is_empty()) {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// Asks the partner whether it was done, and perhaps tells it in which trace it is asked.
 pub(super) fn question(
     lookup: &Lookup,
     partner: &Integration,
     timeout: Duration,
+    tells_trace: bool,
     scope: &mut Scope<'_>,
-) -> Result<HttpCall, BadExpr> {
+) -> Result<Question, BadExpr> {
     let call = HttpCall {
         method: method(&lookup.method)?,
         uri: uri(&lookup.url, partner, scope)?,
@@ -71,7 +91,14 @@ pub(super) fn question(
         timeout,
         key: None,
     };
-    with_headers(call, partner, &lookup.headers, scope)
+    let mut call = with_headers(call, partner, &lookup.headers, scope)?;
+    let house = scope.house();
+    let span = random_span(&*house.clock);
+    if tells_trace {
+        let story = scope.story();
+        tell_trace(&mut call.headers, house.tracer.question(&story, span), story.state);
+    }
+    Ok(Question { call, span })
 }
 
 fn method(written: &str) -> Result<Method, BadExpr> {

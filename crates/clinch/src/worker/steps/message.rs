@@ -11,7 +11,8 @@
 
 use super::http::{header_name, question, text, uri, with_headers};
 use super::{Outward, bad_payload};
-use crate::effects::{Act, HttpCall, MailCall, Outgoing, Server, SlackCall};
+use crate::effects::{Act, HttpCall, MailCall, Outgoing, Question, Server, SlackCall};
+use crate::house::House;
 use crate::worker::scope::Scope;
 use clinch_core::attempt::Failure;
 use clinch_core::config;
@@ -49,8 +50,8 @@ impl Outward for SendAction {
         }
         let name = template(self, claim, scope);
         // A safer one may be younger than the workspace that the job was accepted with.
-        let found = || scope.workspace().template(&name).or_else(|| scope.house().versions.workspace.template(&name));
-        let Some(written) = found() else {
+        let live = scope.house().versions.workspace();
+        let Some(written) = scope.workspace().template(&name).or_else(|| live.template(&name)) else {
             let why = format!("there is no template `{name}`");
             return Err(Failure::new(Reason::ConfigError, why));
         };
@@ -70,9 +71,9 @@ impl Outward for SendAction {
         Ok(Outgoing::Message { template: template(self, claim, scope), contact })
     }
 
-    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
+    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Question, BadExpr>> {
         let lookup = self.promise.lookup.as_deref()?;
-        Some(question(lookup, &self.partner, self.timeout, scope).map(|call| Box::new(call) as Box<dyn Act>))
+        Some(question(lookup, &self.partner, self.timeout, self.partner.propagate_trace, scope))
     }
 }
 
@@ -81,7 +82,7 @@ fn template(action: &SendAction, claim: &Claim, scope: &Scope<'_>) -> Arc<str> {
     let house = scope.house();
     let sending = Sending { queue: &claim.queue, flow: &claim.flow, integration: &action.partner.name };
     let is_safe = scope.controls().safe_mode(sending, house.clock.now()).is_some();
-    let rule = &house.versions.workspace.settings.safe_mode;
+    let rule = &house.versions.workspace().settings.safe_mode;
     if is_safe { rule.template(&action.template).into() } else { action.template.as_str().into() }
 }
 
@@ -94,17 +95,29 @@ fn mail(
     scope: &mut Scope<'_>,
 ) -> Result<MailCall, Failure> {
     let to: Mailbox = to.parse().map_err(|error| bad_payload(format!("`to` is {error}")))?;
+    letter(scope.house(), server, &to, message, key.as_str(), action.timeout)
+}
+
+/// A mail to one address, known by `id`.
+pub fn letter(
+    house: &House,
+    server: &MailServer,
+    to: &Mailbox,
+    message: Message,
+    id: &str,
+    timeout: Duration,
+) -> Result<MailCall, Failure> {
     let subject = message.subject.as_deref().unwrap_or_default().trim();
     // A line break would be the end of its header and the beginning of another.
     if subject.is_empty() || subject.chars().any(char::is_control) {
         return Err(bad_payload("its subject is empty, or has a line break in it"));
     }
     // Several installations count their jobs alike.
-    let home = Pepper::new(scope.house().store.pepper()).installation();
-    let message_id = format!("<{}-{home}@{}>", key.as_str(), server.from.domain);
+    let home = Pepper::new(house.store.pepper()).installation();
+    let message_id = format!("<{id}-{home}@{}>", server.from.domain);
     let head = lettre::Message::builder()
         .from(headed(&server.from).ok_or_else(|| Failure::new(Reason::ConfigError, "`from` is no mail address"))?)
-        .to(headed(&to).ok_or_else(|| bad_payload("`to` is not a mail address"))?)
+        .to(headed(to).ok_or_else(|| bad_payload("`to` is not a mail address"))?)
         .subject(subject)
         .message_id(Some(message_id.clone()));
     let part = |text: String, kind| SinglePart::builder().header(kind).body(text);
@@ -114,7 +127,7 @@ fn mail(
         (text, None) => head.singlepart(part(text.unwrap_or_default(), ContentType::TEXT_PLAIN)),
     };
     let built = built.map_err(|_| bad_payload("it cannot be made into a mail"))?;
-    let address = config::address(&server.address, |name| scope.house().secrets.get(name))?;
+    let address = config::address(&server.address, |name| house.secrets.get(name))?;
     let server_read = Server::read(&address, server.clear);
     Ok(MailCall {
         server: server_read.ok_or_else(|| Failure::new(Reason::ConfigError, "its `smtp` is not a mail server"))?,
@@ -122,7 +135,7 @@ fn mail(
         to: built.envelope().to().first().map_or_else(|| to.address(), ToString::to_string),
         mail: built.formatted(),
         message_id,
-        timeout: action.timeout,
+        timeout,
     })
 }
 
@@ -151,11 +164,14 @@ pub fn to_slack(
     timeout: Duration,
     scope: &mut Scope<'_>,
 ) -> Result<HttpCall, BadExpr> {
-    let path = match partner.base_url {
-        Some(_) => "/api/chat.postMessage".to_string(),
-        None => format!("{SLACK}/api/chat.postMessage"),
-    };
-    post(partner, &Template::Plain(path), (body.to_string(), "application/json; charset=utf-8"), None, timeout, scope)
+    // With a base of its own, a path is appended to it.
+    let url = slack_url(partner.base_url.as_ref().map(|_| ""));
+    post(partner, &Template::Plain(url), (body.to_string(), "application/json; charset=utf-8"), None, timeout, scope)
+}
+
+/// Where Slack, or whoever stands in for it there, takes messages.
+pub fn slack_url(base: Option<&str>) -> String {
+    format!("{}/api/chat.postMessage", base.unwrap_or(SLACK).trim_end_matches('/'))
 }
 
 fn request(

@@ -17,7 +17,7 @@ mod transform;
 mod validate;
 
 use super::scope::Scope;
-use crate::effects::{Act, Outgoing};
+use crate::effects::{Act, Outgoing, Question};
 use clinch_core::approval::ApprovalAction;
 use clinch_core::attempt::Failure;
 use clinch_core::death::Reason;
@@ -70,7 +70,7 @@ pub trait Outward: Send + Sync {
     }
 
     /// The question whether it was done.
-    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>>;
+    fn question(&self, scope: &mut Scope<'_>) -> Option<Result<Question, BadExpr>>;
 }
 
 /// The kind of an action, if this version runs it.

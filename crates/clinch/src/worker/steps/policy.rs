@@ -10,7 +10,7 @@
 
 use super::http::{question, text};
 use super::{bad_payload, missing};
-use crate::effects::policy::{self, Agreed, Inquiry, Over, Policies, Said};
+use crate::effects::policy::{self, Agreed, Asker, Inquiry, Over, Policies, Said};
 use crate::effects::{Gate, Wait};
 use crate::house::House;
 use crate::worker::scope::Scope;
@@ -59,8 +59,9 @@ fn facts(policy: &Arc<Policy>, channel: &str, payload: &Payload, scope: &mut Sco
             Some(Agreed::Said(given, format!("`{}` is {given}", expr.source())))
         }
         Some(Consent::Asked(asked)) => {
-            let question = question(&asked.lookup, &asked.partner, asked.timeout, scope).map_err(unsaid)?;
             let (partner, lookup) = (asked.partner.clone(), asked.lookup.clone());
+            let question =
+                question(&lookup, &partner, asked.timeout, partner.propagate_trace, scope).map_err(unsaid)?;
             Some(Agreed::Ask(Box::new(Inquiry { partner, question, lookup, names: scope.names().clone() })))
         }
     };
@@ -81,12 +82,26 @@ fn facts(policy: &Arc<Policy>, channel: &str, payload: &Payload, scope: &mut Sco
     Ok(Over { policy: policy.clone(), zone, consent, tally })
 }
 
+/// Whether the contact has agreed, as far as that is said without asking a partner. A policy that asks for nothing is agreed to.
+pub fn consent(action: &PolicyAction, payload: &Payload, scope: &mut Scope<'_>) -> Result<Option<bool>, Failure> {
+    let channel = action.channel.as_deref().unwrap_or_default();
+    scope.goes_over(channel);
+    let Some(policy) = scope.workspace().policy(&action.policy).cloned() else {
+        return Err(Failure::new(Reason::ConfigError, format!("there is no policy `{}`", action.policy)));
+    };
+    Ok(match facts(&policy, channel, payload, scope)?.consent {
+        None => Some(true),
+        Some(Agreed::Said(given, _)) => Some(given),
+        Some(Agreed::Ask(_)) => None,
+    })
+}
+
 /// The output of the step, or how the attempt ends because nobody could say.
 pub async fn ask(
     house: &House,
     gate: &Gate,
     claim: &Claim,
-    action: &PolicyAction,
+    (step, action): (&Step, &PolicyAction),
     payload: &Payload,
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<Result<Value, Outcome>> {
@@ -100,7 +115,8 @@ pub async fn ask(
         Ok(facts) => facts,
         Err(failure) => return Ok(Err(Outcome::Refused(failure))),
     };
-    Ok(match policy::ask(gate, house, claim.lease.job, facts).await? {
+    let asker = Asker { job: claim.lease.job, step: &step.name, spans: scope.spans.as_deref() };
+    Ok(match policy::ask(gate, house, asker, facts).await? {
         Said::Allowed => Ok(json!({ "allowed": true })),
         Said::Refused(refusal) => Ok(told(&refusal)),
         Said::Wait(Wait { until, waits: Waits::QuietHours }) => {

@@ -23,7 +23,9 @@ use clinch_core::key::{DedupKey, Fingerprint, IdempotencyKey, KEY_BYTES_MAX, Pep
 use clinch_core::payload::{About, Payload};
 use clinch_core::schedule::QUEUE_PREFIX;
 use clinch_core::source::Look;
+use clinch_core::subject::Handle;
 use clinch_core::time::Timestamp;
+use clinch_core::trace;
 use clinch_core::worker::{Action, QueueAction, QueueBody, Step};
 use clinch_store::{Acceptance, Claim, Conclusion, Dedup, Held, NewEffect, NewEvent, ReviveAsk, Revived};
 use serde_json::{Value, json};
@@ -49,7 +51,7 @@ pub async fn put(
     let what = match plan(claim, name, action, payload, scope, began) {
         Ok(what) => what,
         Err(failure) => {
-            count_step(house, claim, name, "failed", began);
+            count_step(scope, claim, step, "permanent", began);
             let why = format!("step `{name}`: {}", failure.error);
             return Ok(StepEnd::Over(End::refused(failure.reason, why, name)));
         }
@@ -60,10 +62,16 @@ pub async fn put(
     }
     let output = match &what {
         What::Back(ask) => back(ask.job, house.insist(|| house.store.revive(ask.clone())).await?),
-        What::New(event) => new(house.insist(|| house.store.accept((**event).clone())).await?),
+        What::New(event) => {
+            let acceptance = house.insist(|| house.store.accept((**event).clone())).await?;
+            if let (Some(spans), Acceptance::Fresh(accepted)) = (&scope.spans, &acceptance) {
+                spans.created(accepted.event, &action.queue, began, house.clock.now());
+            }
+            new(acceptance)
+        }
     };
     crate::crash::point("after_queue");
-    count_step(house, claim, name, "ok", began);
+    count_step(scope, claim, step, "ok", began);
     let receipt = Receipt { status: 200, body: output.to_string().into() };
     let state = EffectState::Done(receipt.clone());
     let conclusion = Conclusion { name: name.clone(), state, at: house.clock.now() };
@@ -109,11 +117,14 @@ fn plan(
     }
     let house = scope.house();
     let pepper = Pepper::new(house.store.pepper());
+    // Another body has headers of its own; the trace is the same.
+    let is_event = matches!(action.body, QueueBody::Event);
+    let goes_on = |name: &str| is_event || matches!(name, trace::TRACEPARENT | trace::TRACESTATE);
     let about = About {
         source_event_id: key.as_str().into(),
         mismatch: "".into(),
         job_keys: Vec::new(),
-        headers: if matches!(action.body, QueueBody::Event) { payload.about.headers.clone() } else { Vec::new() },
+        headers: payload.about.headers.iter().filter(|(name, _)| goes_on(name)).cloned().collect(),
         ..payload.about.clone()
     };
     let value: Value = serde_json::from_slice(&body).unwrap_or_default();
@@ -141,10 +152,12 @@ fn plan(
         // What the job was accepted with has this queue.
         version: claim.version,
         received_at: now,
+        trace: about.trace,
         dedup: Some(dedup),
         status: 202,
         payload: about.encode(&body),
-        handles: Vec::new(),
+        // Its trace began before it came.
+        handles: Handle::of(&pepper, &about.trace.to_string()).into_iter().collect(),
         jobs: vec![job],
     })))
 }

@@ -55,7 +55,7 @@ pub async fn pull(
             messages.push(message(&story, &mut room));
         }
     }
-    count_step(house, claim, name, "ok", began);
+    count_step(scope, claim, step, "ok", began);
     let output = json!({ "messages": messages });
     let receipt = Receipt { status: 200, body: output.to_string().into() };
     let state = EffectState::Done(receipt.clone());

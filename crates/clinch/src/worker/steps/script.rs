@@ -1,7 +1,7 @@
 //! `uses:` a few lines of Node, Python or bash, with the event in their environment.
 
 use super::{Outward, http};
-use crate::effects::{Act, Home, ScriptCall};
+use crate::effects::{Act, Home, Question, ScriptCall};
 use crate::names;
 use crate::worker::scope::Scope;
 use aws_lc_rs::digest;
@@ -67,7 +67,7 @@ impl Outward for ScriptAction {
     }
 
     /// Nobody can be asked what a script did.
-    fn question(&self, _scope: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
+    fn question(&self, _scope: &mut Scope<'_>) -> Option<Result<Question, BadExpr>> {
         None
     }
 }

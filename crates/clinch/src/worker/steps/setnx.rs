@@ -13,7 +13,6 @@
 
 use super::{bad_payload, missing};
 use crate::house::House;
-use crate::telemetry::ByLayerFlow;
 use crate::worker::attempt::count_step;
 use crate::worker::end::{End, StepEnd};
 use crate::worker::scope::Scope;
@@ -83,13 +82,12 @@ pub async fn set_once(
                 return Ok(StepEnd::TakenOver);
             };
             crate::crash::point("after_set");
-            count_step(house, claim, name, "ok", began);
+            count_step(scope, claim, step, "ok", began);
             receipt
         }
     };
     if action.stops && !is_set(&receipt) {
-        let layer = ByLayerFlow { layer: "setnx".into(), flow: (&claim.flow).into() };
-        house.metrics.short_circuits.get_or_create(&layer).inc();
+        house.metrics.saved("job", &claim.flow);
         return Ok(StepEnd::Over(End::of(Outcome::Succeeded(Ending::Noop), name)));
     }
     Ok(StepEnd::DoneBefore(receipt))

@@ -13,7 +13,7 @@
 //! a lost answer is found again.
 
 use super::Outward;
-use crate::effects::{Act, SqlCall};
+use crate::effects::{Act, Question, SqlCall};
 use crate::worker::scope::Scope;
 use clinch_core::attempt::Failure;
 use clinch_core::config;
@@ -52,7 +52,7 @@ impl Outward for SqlAction {
     }
 
     /// Nobody need be asked: to send it again is to ask.
-    fn question(&self, _: &mut Scope<'_>) -> Option<Result<Box<dyn Act>, BadExpr>> {
+    fn question(&self, _: &mut Scope<'_>) -> Option<Result<Question, BadExpr>> {
         None
     }
 }

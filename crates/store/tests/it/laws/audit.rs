@@ -172,14 +172,11 @@ pub async fn g3_the_audit_is_searched_and_paged(world: World) {
 }
 
 pub async fn g3_another_workspace_is_on_record_once(world: World) {
-    let activate = async |world: &World, hash: u8, at| {
-        world.activate([hash; 32], format!("{hash}"), later(at)).await.expect("known");
-    };
     for (at, hash) in [1, 1, 2, 1].into_iter().enumerate() {
-        activate(&world, hash, at as u64).await;
+        world.starts_with(hash, at as u64).await;
     }
     let world = world.after_a_stop().await;
-    activate(&world, 1, 9).await;
+    world.starts_with(1, 9).await;
     let rows = world.record().await;
     assert_eq!(rows.iter().map(|row| row.at).collect::<Vec<_>>(), [later(3), later(2), later(0)]);
     assert!(rows.iter().all(|row| (&*row.actor, &*row.action) == ("clinch", "config.activate")));

@@ -3,7 +3,7 @@
 use super::world::*;
 use clinch_core::death::Reason;
 use clinch_core::time::Timestamp;
-use clinch_store::{Dedup, NewEvent, Pruned, Retention, VersionId};
+use clinch_store::{Activated, Dedup, NewEvent, Pruned, Retention, VersionId};
 use std::time::Duration;
 
 const A_MOMENT: Duration = Duration::from_micros(1);
@@ -136,15 +136,12 @@ pub async fn a_key_is_free_when_its_event_is_gone(world: World) {
 }
 
 pub async fn a_workspace_has_one_number(world: World) {
-    let activate = async |world: &World, hash: u8, files: &str| -> VersionId {
-        world.activate([hash; 32], files.into(), later(0)).await.expect("known")
-    };
-    let one = activate(&world, 1, "one").await;
-    let two = activate(&world, 2, "two").await;
-    assert_ne!(one, two);
+    let (one, two) = (VersionId(1), VersionId(2));
+    assert_eq!(world.starts_with(1, 0).await, Activated::Live(one));
+    assert_eq!(world.starts_with(2, 0).await, Activated::Live(two));
     let world = world.after_a_stop().await;
-    assert_eq!(activate(&world, 1, "one").await, one);
-    assert_eq!(world.version_files(two).await.expect("read").as_deref(), Some("two"));
+    assert_eq!(world.starts_with(1, 0).await, Activated::Live(one));
+    assert_eq!(world.version_files(two).await.expect("read").as_deref(), Some("2"));
     assert_eq!(world.version_files(VersionId(99)).await.expect("read"), None);
     let known = world.versions(10).await.expect("read");
     let told: Vec<_> = known.iter().map(|row| (row.id, row.hash[0], row.at)).collect();

@@ -4,7 +4,9 @@
 #![deny(dead_code)]
 
 pub mod accept;
+pub mod activate;
 pub mod admit;
+pub mod alert;
 pub mod approval;
 pub mod audit;
 pub mod budget;
@@ -28,6 +30,7 @@ pub mod session;
 pub mod settle;
 pub mod share;
 pub mod token;
+pub mod trace;
 pub mod user;
 mod world;
 
@@ -73,6 +76,13 @@ macro_rules! every_law {
                 g1_who_lost_the_lease_is_neither_admitted_nor_gives_back
                 g1_counts_that_are_over_are_pruned
             }
+            alert {
+                h4_an_alert_survives_a_kill_as_it_was
+                h4_of_many_who_see_it_one_begins_an_alert
+                h4_of_many_who_change_an_alert_one_does
+                h4_an_alert_that_ended_lets_the_next_begin
+                h4_an_alert_that_is_over_is_kept_for_a_while
+            }
             call {
                 d3_a_call_is_made_once_and_its_answer_is_given_again
                 d3_a_call_that_was_not_done_is_free_at_once
@@ -107,6 +117,8 @@ macro_rules! every_law {
             session {
                 k1_a_password_opens_a_session_on_record
                 k1_a_link_opens_one_session_however_many_use_it
+                k1_who_a_provider_vouches_for_is_one_user_however_often_he_comes_at_once
+                k1_whom_a_provider_gives_nothing_any_more_is_logged_out
                 t_101_who_is_removed_or_changed_is_logged_out
                 t_101_a_log_in_at_the_moment_of_a_change_does_not_outlive_it
                 t_101_sessions_of_one_person_are_bounded_and_old_ones_are_not_kept
@@ -188,6 +200,13 @@ macro_rules! every_law {
                 a4_a_token_is_listed_until_long_after_its_end
                 a4_a_token_is_revoked_once_and_that_survives_a_kill
             }
+            trace {
+                h2_whatever_tells_of_an_event_tells_its_trace
+                h2_a_claim_carries_the_trace_of_its_event_at_every_attempt
+                h2_a_delivery_of_a_known_key_is_told_the_trace_of_the_first
+                h2_a_trace_leads_to_the_events_that_it_began_with
+                h2_an_event_that_was_forgotten_keeps_its_trace
+            }
             revive {
                 p8_a_replay_keeps_id_key_and_effects
                 p8_a_replay_has_its_attempts_before_it_again
@@ -229,6 +248,12 @@ macro_rules! every_law {
                 p5_what_retention_removed_is_accounted_for
                 a_key_is_free_when_its_event_is_gone
                 a_workspace_has_one_number
+            }
+            activate {
+                j2_files_that_are_new_become_live_and_the_same_files_change_nothing
+                j2_a_choice_of_an_operator_is_not_undone_by_files_that_were_known
+                j2_who_expects_another_version_changes_nothing
+                j2_of_many_who_choose_at_once_on_the_same_version_one_does
             }
             once {
                 b8_a_key_is_set_by_one_job_and_that_job_is_told_the_same_again
@@ -322,7 +347,6 @@ macro_rules! every_law {
                 i1_a_list_counts_what_fits_and_tells_how_far_it_looked
                 i1_events_are_listed_with_how_often_they_came_again
                 i1_an_event_is_found_by_what_was_said_of_it_until_it_is_gone
-                i1_the_events_of_a_millisecond_are_found
                 pages_show_every_job_once
                 pages_of_dead_letters_show_every_one_once_in_whatever_order_they_died
                 a_page_is_not_cut_short_by_jobs_that_run

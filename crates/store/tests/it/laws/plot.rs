@@ -1,6 +1,7 @@
 //! Replays with a plan, as a property: whatever dead letters there are, whatever is asked for, and whatever is done to them between the
 //! plan and its start, the set that is acted on is the set that was counted, without those that are reported as changed.
 
+use super::replay::at;
 use super::world::*;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency};
@@ -291,7 +292,7 @@ async fn told(mut world: World, plot: Plot) {
         assert_eq!(world.start(start.clone()).await.expect("answered"), Started::Before(PlanState::Running));
         let looked_at = world.plan_row(PLAN).await.expect("read").expect("there").tally.looked_at();
         let most = plot.portions[portion % plot.portions.len()];
-        let ask = ReleaseAsk { plan: PLAN, looked_at, most, next_at: later(121), now: later(121) };
+        let ask = ReleaseAsk { plan: PLAN, looked_at, most, moments: at(121), now: later(121) };
         if world.release(ask).await.expect("answered") == 0 {
             break;
         }

@@ -5,7 +5,7 @@ use clinch_core::death::Reason;
 use clinch_core::effect::Idempotency;
 use clinch_core::id::{JobId, PlanId};
 use clinch_core::job::Word;
-use clinch_core::replay::{ItemState, PLAN_KEPT, PLAN_VALID, PlanState, Tally, Terms};
+use clinch_core::replay::{ItemState, Moments, PLAN_KEPT, PLAN_VALID, PlanState, Tally, Terms};
 use clinch_store::replay::{DeadFilter, DeadLetter, Forecast, ItemFilter, PlanRow, Plans};
 use clinch_store::{
     NewEvent, NewItem, NewJob, NewPlan, ReleaseAsk, StartAsk, Started, Turn, TurnAsk, Turned, UnknownRuling,
@@ -44,8 +44,13 @@ async fn row(world: &World) -> PlanRow {
     world.plan_row(PLAN).await.expect("read").expect("it is there")
 }
 
+/// One after the other, ten in a second.
+pub fn at(seconds: u64) -> Moments {
+    Moments { first: later(seconds), gap: Duration::from_millis(100) }
+}
+
 async fn release(world: &World, looked_at: u64, most: u32) -> u64 {
-    let ask = ReleaseAsk { plan: PLAN, looked_at, most, next_at: later(103), now: later(102) };
+    let ask = ReleaseAsk { plan: PLAN, looked_at, most, moments: at(102), now: later(102) };
     world.release(ask).await.expect("answered")
 }
 
@@ -114,7 +119,6 @@ pub async fn f3_a_plan_counts_success_noop_and_failure_through_a_kill(world: Wor
         let tally = reckoned.plan.tally;
         assert_eq!((tally.jobs, tally.released, tally.success, tally.failed, tally.left()), (6, 4, 1, 1, 2));
         assert_eq!((tally.unended(), reckoned.busy), (2, 1), "who waits for his next attempt is in nobody's way");
-        assert_eq!(reckoned.waited, [Duration::from_secs(111)], "it died at second 0");
         assert_eq!(self::tally(&world).await, tally, "counted once");
         release_all(&world).await;
         assert_eq!((self::tally(&world).await.released, items(&world, Some(ItemState::Waiting)).await.len()), (6, 0));
@@ -188,12 +192,15 @@ pub async fn f2_of_many_who_let_go_at_once_one_does(world: World) {
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let store = world.clone();
-        let ask = ReleaseAsk { plan: PLAN, looked_at: 0, most: 3, next_at: later(103), now: later(102) };
+        let ask = ReleaseAsk { plan: PLAN, looked_at: 0, most: 3, moments: at(102), now: later(102) };
         all.spawn(async move { store.release(ask).await.expect("answered") });
     }
     assert_eq!(all.join_all().await.iter().sum::<u64>(), 3);
-    assert_eq!(world.claims("work", 10, later(110)).await.len(), 3);
-    assert_eq!(row(&world).await.next_at, later(103));
+    assert_eq!(row(&world).await.next_at, at(102).nth(3));
+    // Each has a moment of its own.
+    assert_eq!(world.claims("work", 10, later(102)).await.len(), 1);
+    assert_eq!(world.claims("work", 10, at(102).nth(1)).await.len(), 1);
+    assert_eq!(world.claims("work", 10, later(110)).await.len(), 1);
     world.adds_up().await;
 }
 

@@ -54,6 +54,8 @@ pub async fn p8_a_replay_has_its_attempts_before_it_again(world: World) {
     let story = world.story(dead.job).await;
     let numbers: Vec<_> = story.attempts.iter().map(|attempt| attempt.no).collect();
     assert_eq!((story.row.word, numbers), (Word::Success, vec![1, 2]), "no attempt is forgotten");
+    let died_at = world.died_at(dead.job).await.expect("answered");
+    assert_eq!(died_at, Some(story.attempts[0].ended_at), "also when it had died is known");
     world.adds_up().await;
 }
 

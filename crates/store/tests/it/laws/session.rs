@@ -3,10 +3,11 @@
 use super::user::{add, name, user};
 use super::world::*;
 use clinch_core::audit::Who;
+use clinch_core::oidc::{Guest, Identity};
 use clinch_core::session::{IDLE, LASTS};
 use clinch_core::time::Timestamp;
 use clinch_core::user::{PasswordHash, Role, TokenDigest};
-use clinch_store::{NewLink, NewSession, NewUser, Proof, SESSIONS_MAX, Seen};
+use clinch_store::{NewLink, NewSession, NewUser, Proof, SESSIONS_MAX, Seen, Welcomed};
 use tokio::task::JoinSet;
 
 fn kept(text: &str) -> PasswordHash {
@@ -65,6 +66,64 @@ pub async fn k1_a_password_opens_a_session_on_record(world: World) {
     assert!(open(&world, with_password(later(91), secret, "maya", "one")).await);
     let bytes = world.bytes().await;
     assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "only its digest is kept");
+    world.adds_up().await;
+}
+
+fn guest(subject: &str, who: &str, role: Option<Role>) -> Guest {
+    Guest { identity: Identity::of("https://id.example.com", subject), name: name(who), role, is_invited: false }
+}
+
+fn with_identity(at: Timestamp, secret: &str, who: &str, subject: &str) -> NewSession {
+    let proof = Proof::Identity(name(who), Identity::of("https://id.example.com", subject));
+    NewSession { proof, ..with_password(at, secret, who, "") }
+}
+
+async fn welcome(world: &World, guest: Guest, at: u64) -> Welcomed {
+    world.welcome(guest, Who::clinch("web").record("", later(at))).await.expect("answered")
+}
+
+pub async fn k1_who_a_provider_vouches_for_is_one_user_however_often_he_comes_at_once(world: World) {
+    let mut asked = JoinSet::new();
+    for _ in 0..8 {
+        let store = world.clone();
+        let record = Who::clinch("web").record("", later(1));
+        asked.spawn(async move {
+            store.welcome(guest("u-1", "ada", Some(Role::Operator)), record).await.expect("answered")
+        });
+    }
+    assert!(asked.join_all().await.into_iter().all(|welcomed| welcomed == Welcomed::As(name("ada"))));
+    assert_eq!(world.users().await.expect("read").len(), 1);
+    let acts: Vec<_> = world.record().await.into_iter().map(|row| row.action).collect();
+    assert_eq!(acts, ["user.link", "user.add"]);
+
+    // Somebody else of the same name is not she, and an invitation does not change who is linked.
+    maya(&world).await;
+    assert_eq!(welcome(&world, guest("u-2", "maya", Some(Role::Admin)), 2).await, Welcomed::Taken);
+    let invited = |subject, who| Guest { is_invited: true, ..guest(subject, who, None) };
+    assert_eq!(welcome(&world, invited("u-2", "ada"), 3).await, Welcomed::Taken);
+    assert_eq!(welcome(&world, invited("u-2", "nobody"), 3).await, Welcomed::NoRole);
+    assert_eq!(welcome(&world, invited("u-2", "maya"), 3).await, Welcomed::As(name("maya")));
+    for world in [&world.after_a_kill().await, &world] {
+        let kept = world.user(name("maya")).await.expect("read").expect("there").identity;
+        assert_eq!(kept, Some(Identity::of("https://id.example.com", "u-2")));
+    }
+    assert!(open(&world, with_identity(later(4), "s-1", "maya", "u-2")).await);
+    assert!(!open(&world, with_identity(later(4), "s-2", "maya", "u-1")).await, "she is not who is linked");
+    assert_eq!(whose(&world, "s-1").await, Some(("maya".into(), Role::Operator)));
+    world.adds_up().await;
+}
+
+pub async fn k1_whom_a_provider_gives_nothing_any_more_is_logged_out(world: World) {
+    assert_eq!(welcome(&world, guest("u-1", "ada", Some(Role::Admin)), 1).await, Welcomed::As(name("ada")));
+    assert!(open(&world, with_identity(later(1), "s-1", "ada", "u-1")).await);
+    assert_eq!(welcome(&world, guest("u-1", "other", Some(Role::Admin)), 2).await, Welcomed::As(name("ada")));
+    assert!(whose(&world, "s-1").await.is_some(), "nothing changed");
+    assert_eq!(welcome(&world, guest("u-1", "ada", Some(Role::Viewer)), 3).await, Welcomed::As(name("ada")));
+    assert_eq!(whose(&world, "s-1").await, None, "who has less logs in again");
+    assert!(open(&world, with_identity(later(4), "s-2", "ada", "u-1")).await);
+    assert_eq!(whose(&world, "s-2").await, Some(("ada".into(), Role::Viewer)));
+    assert_eq!(welcome(&world, guest("u-1", "ada", None), 5).await, Welcomed::NoRole);
+    assert_eq!(whose(&world, "s-2").await, None);
     world.adds_up().await;
 }
 

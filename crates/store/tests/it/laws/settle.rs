@@ -8,7 +8,7 @@ use clinch_core::job::{Change, Ending, Waits, Word};
 use clinch_core::lane::{OnDead, Order};
 use clinch_core::time::Timestamp;
 use clinch_store::read::JobFilter;
-use clinch_store::{Conclusion, Held, NewEvent, RecallAsk, Settlement, VersionId};
+use clinch_store::{Activated, Conclusion, Held, NewEvent, RecallAsk, Settlement, VersionId};
 
 fn put_off(at: Timestamp, run_at: Timestamp) -> Settlement {
     Settlement { charged: false, ..settlement(at, "put_off", Change::PutOff { run_at, waits: Waits::Limit }) }
@@ -241,11 +241,11 @@ pub async fn p5_jobs_of_one_event_end_each_on_their_own(world: World) {
 }
 
 pub async fn p12_a_job_keeps_the_version_it_was_accepted_with(world: World) {
-    let old = world.activate([1; 32], "old".into(), later(0)).await.expect("known");
+    let old = VersionId(1);
+    assert_eq!(world.starts_with(1, 0).await, Activated::Live(old));
     let event = NewEvent { version: old, ..event("k") };
     world.accepted(event).await;
-    let new = world.activate([2; 32], "new".into(), later(1)).await.expect("known");
-    assert!(new > old && old > VersionId(0));
+    assert_eq!(world.starts_with(2, 1).await, Activated::Live(VersionId(2)));
     let claim = world.take(later(2)).await;
     world.settles(claim.lease, failed(later(3), later(4))).await;
     let world = world.after_a_stop().await;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use clinch_core::audit::Right;
+use clinch_core::audit::{Right, Who};
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
@@ -10,16 +10,19 @@ use clinch_core::id::JobId;
 use clinch_core::job::{Change, Ending};
 use clinch_core::key::{DedupKey, Fingerprint, Pepper};
 use clinch_core::lane::{Lane, Order};
+use clinch_core::payload::TraceId;
 use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
 use clinch_store::read::{AuditFilter, AuditRow, JobFilter, JobStory};
 use clinch_store::sqlite::Report;
 use clinch_store::{
-    Acceptance, Accepted, Claim, ClaimAsk, Conclusion, Dedup, Held, Kept, LeaseRef, NewEffect, NewEvent, NewJob,
-    Pruned, Record, Retention, ReviveAsk, Revived, Settlement, Store, StoreError, VersionId,
+    Acceptance, Accepted, ActivateAsk, Activated, Activation, Claim, ClaimAsk, Conclusion, Dedup, Held, Kept, LeaseRef,
+    NewEffect, NewEvent, NewJob, Pruned, Record, Retention, ReviveAsk, Revived, Settlement, Store, StoreError,
+    VersionId,
 };
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub const PEPPER: [u8; 32] = [7; 32];
@@ -152,6 +155,13 @@ impl World {
         assert_eq!(self.report(now).await.problems, Vec::<String>::new());
     }
 
+    /// A process starts with these files.
+    pub async fn starts_with(&self, hash: u8, at: u64) -> Activated {
+        let record = Who::clinch("start").record("a server started with it", later(at));
+        let ask = ActivateAsk { hash: [hash; 32], files: format!("{hash}"), by: Activation::Files, record };
+        self.activate(ask).await.expect("known")
+    }
+
     pub async fn accepted(&self, event: NewEvent) -> Accepted {
         match self.accept(event).await.expect("accepted") {
             Acceptance::Fresh(accepted) => accepted,
@@ -269,12 +279,14 @@ pub fn dedup(text: &str, body: &[u8]) -> Dedup {
     }
 }
 
-/// One delivery for the queue `work`, received when the world began.
+/// One delivery for the queue `work`, received when the world began. Each is in a trace of its own.
 pub fn event(key: &str) -> NewEvent {
+    static DELIVERIES: AtomicU64 = AtomicU64::new(1);
     NewEvent {
         source: "orders".into(),
         version: VersionId(1),
         received_at: later(0),
+        trace: TraceId::new(later(0), DELIVERIES.fetch_add(1, Ordering::Relaxed).into()),
         dedup: Some(dedup(key, b"the body")),
         status: 202,
         payload: Bytes::from_static(b"the payload"),

@@ -1,0 +1,42 @@
+//! Makes a workspace live. Who asks at the same time waits for the row of the live one.
+
+use super::pool::{Line, Pool};
+use super::rows;
+use super::{Fault, Shared, audit};
+use crate::VersionId;
+use crate::activate::{ActivateAsk, Activated, Standing};
+use std::sync::Arc;
+
+pub(super) async fn activate(shared: &Shared, ask: &ActivateAsk) -> Result<Activated, Fault> {
+    let mut line: Line = shared.hands.line().await?;
+    line.begin().await?;
+    let fact = |rows: &[tokio_postgres::Row]| rows.first().map_or(Ok(0), |row| row.try_get::<_, i64>(0));
+    let live = fact(&line.query("SELECT value FROM fact WHERE name = 'live_version' FOR UPDATE", &[]).await?)?;
+    // In a statement of its own: it must see what those did who had the row before.
+    let chosen = fact(&line.query("SELECT value FROM fact WHERE name = 'live_chosen'", &[]).await?)?;
+    let known = fact(&line.query("SELECT id FROM version WHERE hash = $1", &[&&ask.hash[..]]).await?)?;
+    let version = |id: i64| (id != 0).then_some(VersionId(id));
+    let standing = Standing { live: version(live), chosen: chosen != 0, known: version(known) };
+    if let Some(answer) = ask.answer(standing) {
+        line.commit().await?;
+        return Ok(answer);
+    }
+    let version = match standing.known {
+        Some(version) => version,
+        None => {
+            let insert = "INSERT INTO version (hash, files, at) VALUES ($1, $2, $3) RETURNING id";
+            let (hash, files, at) = (&ask.hash[..], rows::text(&ask.files), ask.record.at.as_micros());
+            VersionId(fact(&line.query(insert, &[&hash, &files, &at]).await?)?)
+        }
+    };
+    line.query("UPDATE fact SET value = $1 WHERE name = 'live_version'", &[&version.0]).await?;
+    line.query("UPDATE fact SET value = $1 WHERE name = 'live_chosen'", &[&i64::from(ask.is_chosen())]).await?;
+    audit::append(&mut line, [&ask.act(standing.live, version)]).await?;
+    line.commit().await?;
+    Ok(Activated::Live(version))
+}
+
+pub(super) async fn live(eyes: &Arc<Pool>) -> Result<Option<VersionId>, Fault> {
+    let found = eyes.ask("SELECT value FROM fact WHERE name = 'live_version' AND value <> 0", &[]).await?;
+    Ok(found.first().map(|row| row.try_get(0).map(VersionId)).transpose()?)
+}
