@@ -156,7 +156,7 @@ where
             let watch = watch.clone();
             async move {
                 let answer = answer.await;
-                watch.ended();
+                watch.ended(answer.as_ref().is_ok_and(|answer| answer.status().as_u16() >= 400));
                 answer
             }
         });

@@ -5,14 +5,16 @@ use super::HEADER_TIMEOUT;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// An answer that nobody takes is given up after this long.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Who was refused may go on sending for this long, to nobody.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Where a connection is, known to the wire and to the service.
 #[derive(Clone, Default)]
@@ -22,6 +24,8 @@ pub struct Watch(Arc<Seen>);
 struct Seen {
     /// HTTP/1: reading a head (0, also of a connection that is new), serving, or between two requests.
     phase: AtomicUsize,
+    /// HTTP/1: the last request was refused, perhaps before its body was read.
+    is_refused: AtomicBool,
     /// HTTP/2: requests under way, and how many there were.
     under_way: AtomicUsize,
     begun: AtomicU64,
@@ -48,7 +52,8 @@ impl Watch {
         self.0.phase.store(SERVING, Ordering::Relaxed);
     }
 
-    pub fn ended(&self) {
+    pub fn ended(&self, is_refused: bool) {
+        self.0.is_refused.store(is_refused, Ordering::Relaxed);
         self.0.phase.store(BETWEEN, Ordering::Relaxed);
     }
 
@@ -78,11 +83,12 @@ pub struct Wire<T> {
     watch: Watch,
     head: Option<Pin<Box<Sleep>>>,
     write: Option<Pin<Box<Sleep>>>,
+    linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Wire<T> {
     pub fn new(stream: T, watch: Watch) -> Self {
-        Wire { stream, watch, head: None, write: None }
+        Wire { stream, watch, head: None, write: None, linger: None }
     }
 }
 
@@ -124,7 +130,26 @@ impl<T: AsyncWrite + Unpin> Wire<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
+impl<T: AsyncRead + Unpin> Wire<T> {
+    /// Until the other side has hung up too, or for long enough. To close while it still sends would make it forget an
+    /// answer that it has not read yet.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        // Asked first: who sends without a pause has no more time than others.
+        if is_over(&mut self.linger, LINGER, context) {
+            return Poll::Ready(());
+        }
+        loop {
+            let mut unread = [0; 8 << 10];
+            let mut unread = ReadBuf::new(&mut unread);
+            match ready!(Pin::new(&mut self.stream).poll_read(context, &mut unread)) {
+                Ok(()) if !unread.filled().is_empty() => {}
+                Ok(()) | Err(_) => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<T> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let wrote = Pin::new(&mut this.stream).poll_write(context, bytes);
@@ -139,7 +164,13 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Wire<T> {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let shut = Pin::new(&mut this.stream).poll_shutdown(context);
-        this.watched(context, shut)
+        if this.linger.is_none() {
+            let shut = Pin::new(&mut this.stream).poll_shutdown(context);
+            ready!(this.watched(context, shut))?;
+        }
+        if this.watch.0.is_refused.load(Ordering::Relaxed) {
+            ready!(this.poll_linger(context));
+        }
+        Poll::Ready(Ok(()))
     }
 }

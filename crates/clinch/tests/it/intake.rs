@@ -3,6 +3,7 @@
 use crate::world::{Answer, FLOW, NO_WORKER, PATIENCE, QUEUES, WORKER, World, raw, read_raw};
 use clinch_core::job::Word;
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -291,6 +292,29 @@ async fn p10_a_body_that_is_too_large_is_refused_whether_or_not_it_says_so() {
     let exact = format!("{:?}", "x".repeat(1022));
     assert_eq!(world.post("exact", &exact).await.status, 202);
     assert_eq!(world.jobs().await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p10_who_sends_too_much_and_listens_only_then_is_answered_all_the_same() {
+    let world = World::with_roles(NO_WORKER, &[("flows/orders.yml", FLOW)]).await;
+    let admin = world.app().admin.expect("it has an admin listener");
+    for (at, path) in [(world.intake(), "/hooks/orders"), (admin, "/login"), (admin, "/api/v1/users")] {
+        let answer = tokio::task::spawn_blocking(move || {
+            let body = vec![b'x'; 5 << 20];
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: clinch\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            let mut stream = std::net::TcpStream::connect(at).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream.write_all(&body).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        });
+        let answer = answer.await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 4"), "{path}: {answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
