@@ -7,11 +7,13 @@ use crate::process::{AGAIN, ONCE, Place, Provider, client, eventually};
 use crate::world::{Call, Reply, Target, World};
 use aws_lc_rs::hmac;
 use clinch::app::Roles;
+use clinch::carrier::CARRY_MAX;
 use clinch_core::job::Word;
 use clinch_store::read::AuditFilter;
 use clinch_testbed::Stop;
 use data_encoding::BASE64;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// A notice is looked for once a second, and an end is believed after some.
@@ -22,7 +24,7 @@ const SIGNING: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// A webhook at the target, without a secret.
 const HOOK: &str = "alerts:\n  channels:\n    hook: {webhook: 'http://TARGET/hook'}\n";
 
-/// All alerts that a webhook was told, notice by notice: name and status.
+/// All alerts that a webhook was told, notice by notice: name and status. One that was tried again is the same notice.
 fn told(calls: &[Call]) -> Vec<Vec<(String, String)>> {
     let text = |value: &Value| value.as_str().unwrap().to_string();
     let notice = |call: &Call| {
@@ -30,7 +32,8 @@ fn told(calls: &[Call]) -> Vec<Vec<(String, String)>> {
         let alerts = notice["alerts"].as_array().unwrap().iter();
         alerts.map(|alert| (text(&alert["name"]), text(&alert["status"]))).collect()
     };
-    calls.iter().map(notice).collect()
+    let mut known = BTreeSet::new();
+    calls.iter().filter(|call| known.insert(call.headers["webhook-id"].clone())).map(notice).collect()
 }
 
 fn count(calls: &[Call], name: &str, status: &str) -> usize {
@@ -131,6 +134,10 @@ run:
 
     // The partner is back: the end is told once to everybody who was told.
     place.sink.answer_with(|_| 200);
+    // However long it was down: most calls of the last minute go well again, and their share keeps no alert alive.
+    for _ in 0..100 {
+        provider.deliver(&server.intake).await;
+    }
     eventually("everybody is told that it is over", PATIENCE, async || {
         let calls = at("/hook");
         let firing = told(&calls).into_iter().flatten().filter(|(_, word)| word == "firing");
@@ -171,7 +178,7 @@ run:
 async fn h4_what_comes_while_a_channel_is_busy_is_in_one_notice_and_nothing_is_told_twice() {
     let rules = "  rules: {ClinchDeadLettersGrowing: {limit: 0}}\n";
     let world = World::new(&[("clinch.yml", &format!("{HOOK}{rules}"))]).await;
-    world.target.script("/hook", [Reply::Held, Reply::Status(200)]);
+    world.target.script("/hook", [Reply::Held]);
     conflict(&world, "k-1").await;
     eventually("the first notice is on its way", PATIENCE, async || !world.target.calls_at("/hook").is_empty()).await;
     world.target.script("/charge", [Reply::Status(422)]);
@@ -180,7 +187,11 @@ async fn h4_what_comes_while_a_channel_is_busy_is_in_one_notice_and_nothing_is_t
     world.post_and_wait("k-3", BODY, Word::Dead).await;
     let firing = async || world.admin("/api/v1/alerts").await.json()["alerts"].as_array().unwrap().len();
     eventually("three alerts fire", PATIENCE, async || firing().await == 3).await;
-    world.target.release();
+    // Who was not answered for some time may have tried again, and hangs there too.
+    world.target.script("/hook", [Reply::Status(200)]);
+    for _ in 0..10 {
+        world.target.release();
+    }
     let dead = |reason: &str| format!("ClinchDeadLettersGrowing:orders,{reason}");
     until_told(&world.target, &dead("auth_failed"), "firing").await;
     let notices = told(&world.target.calls_at("/hook"));
@@ -278,6 +289,7 @@ async fn h4_of_two_nodes_one_tells() {
     for (way, server) in [(AGAIN, &one), (ONCE, &other)] {
         let provider = Provider::new(way);
         provider.deliver(&server.intake).await;
+        provider.settle(&server.intake).await;
         let name = format!("ClinchDeadLetterOld:{}", way.name);
         until_told(&target, &name, "firing").await;
     }
@@ -286,7 +298,9 @@ async fn h4_of_two_nodes_one_tells() {
         assert_eq!(count(&target.calls_at("/hook"), &format!("ClinchDeadLetterOld:{}", way.name), "firing"), 1);
     }
     let books = nodes.books().await;
-    assert_eq!(books.0.alerts(clinch_store::Alerts::Newest(10)).await.unwrap().len(), 2);
+    // A busy machine may have given reason for others.
+    let rows = books.0.alerts(clinch_store::Alerts::Newest(10)).await.unwrap();
+    assert_eq!(rows.iter().filter(|row| row.name.starts_with("ClinchDeadLetterOld:")).count(), 2, "{rows:?}");
     one.stop().await;
     other.stop().await;
 }
@@ -334,6 +348,12 @@ alerts:
     world.target.script("/gone", [Reply::Status(404)]);
     conflict(&world, "k-0").await;
     until_told(&world.target, CONFLICT, "firing").await;
+    let counted = async |channel: &str, outcome: &str| {
+        let metrics = world.admin_as(None, "/metrics").await.body;
+        let series = format!(r#"clinch_notifications_total{{channel="{channel}",outcome="{outcome}"}} "#);
+        metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok()).unwrap()
+    };
+    eventually("what was told is counted", PATIENCE, async || counted("hook", "sent").await == 1).await;
     // While two channels hang, all work is done.
     let mut jobs = Vec::new();
     for nth in 1..=200 {
@@ -342,16 +362,15 @@ alerts:
     for job in jobs {
         world.wait(job, Word::Success).await;
     }
-    assert_eq!(world.target.calls_at("/api/chat.postMessage").len(), 1, "one notice at a time");
+    // One notice at a time: it is tried again only when the try before was given up.
+    let tries = world.target.calls_at("/api/chat.postMessage");
+    let is_apart = |pair: &[Call]| pair[1].at - pair[0].at > CARRY_MAX / 2;
+    assert!(!tries.is_empty() && tries.windows(2).all(is_apart), "{tries:#?}");
+    assert!(tries.iter().all(|one| one.body == tries[0].body), "{tries:#?}");
     assert!(postbox.mails().is_empty());
-    let counted = async |channel: &str, outcome: &str| {
-        let metrics = world.admin_as(None, "/metrics").await.body;
-        let series = format!(r#"clinch_notifications_total{{channel="{channel}",outcome="{outcome}"}} "#);
-        metrics.lines().find_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok()).unwrap()
-    };
     eventually("what was refused is given up and counted", PATIENCE, async || counted("gone", "dropped").await == 1)
         .await;
-    assert_eq!((counted("hook", "sent").await, counted("slack", "sent").await), (1, 0));
+    assert_eq!((count(&world.target.calls_at("/hook"), CONFLICT, "firing"), counted("slack", "sent").await), (1, 0));
     eventually("tries that ran out are counted", PATIENCE, async || {
         counted("slack", "error").await > 0 && counted("mail", "error").await > 0
     })
@@ -360,7 +379,7 @@ alerts:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn h4_a_source_that_falls_silent_is_told_and_so_is_its_return() {
-    let sources = "sources: {shop: {verify: none, key_from: 'header:Idempotency-Key', silence: 2s}}\n";
+    let sources = "sources: {shop: {verify: none, key_from: 'header:Idempotency-Key', silence: 5s}}\n";
     let flow =
         "version: 1\nname: shop-orders\ntriggers: [{source: shop}]\nsteps: [{name: enqueue, queue: {name: orders}}]\n";
     let world = World::new(&[("clinch.yml", &format!("{sources}{HOOK}")), ("flows/shop.yml", flow)]).await;
@@ -373,7 +392,7 @@ async fn h4_a_source_that_falls_silent_is_told_and_so_is_its_return() {
     })
     .await;
     let metrics = world.admin_as(None, "/metrics").await.body;
-    assert!(metrics.contains(r#"clinch_source_silence_limit_seconds{source="shop"} 2"#), "{metrics}");
+    assert!(metrics.contains(r#"clinch_source_silence_limit_seconds{source="shop"} 5"#), "{metrics}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
