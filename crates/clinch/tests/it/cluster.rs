@@ -78,7 +78,7 @@ async fn f40_a_lost_answer_to_a_commit_loses_and_repeats_nothing() {
         Fate::Cut
     });
     let enough = 10 * rounds();
-    eventually("answers of every kind were lost", PATIENCE * u32::try_from(rounds()).unwrap(), async || {
+    eventually("answers of every kind were lost", PATIENCE * 4 * u32::try_from(rounds()).unwrap(), async || {
         cuts.iter().all(|cuts| cuts.load(Ordering::Relaxed) >= enough)
     })
     .await;
@@ -95,10 +95,9 @@ async fn f38_a_claim_whose_answer_was_lost_does_not_keep_its_jobs_for_the_length
     let proxy = Proxy::to(postgres.port()).await;
     let node = nodes.start_at(&nodes.url_at(proxy.port), &[]).await;
     let is_lost = Arc::new(AtomicBool::new(false));
-    let client = nodes.client().await;
     let enough = is_lost.clone();
     proxy.at_commits(move |sql| {
-        // Until one has taken something, which shows in the database before it shows here.
+        // Until the node has found out that one had taken something.
         let is_one = sql.contains("SKIP LOCKED") && !enough.load(Ordering::Relaxed);
         if is_one { Fate::Cut } else { Fate::Pass }
     });
@@ -106,16 +105,13 @@ async fn f38_a_claim_whose_answer_was_lost_does_not_keep_its_jobs_for_the_length
     let provider = Provider::new(ONCE);
     let _ = provider.deliver(&node.intake).await;
     provider.settle(&node.intake).await;
-    eventually("a claim is made", PATIENCE, async || {
-        client.query("SELECT 1 FROM job WHERE state = 4", &[]).await.unwrap().len() == 1
-    })
-    .await;
-    is_lost.store(true, Ordering::Relaxed);
     // Far sooner than after the minute of a lease.
+    eventually("what was claimed is given back", PATIENCE, async || node.said().contains("claimed without an answer"))
+        .await;
+    is_lost.store(true, Ordering::Relaxed);
     nodes.drained().await;
     assert_eq!(nodes.place.sink.count(), 1);
     assert_eq!(nodes.jobs("success").await, 1);
-    assert!(node.said().contains("claimed without an answer"), "{}", node.said());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -129,12 +125,14 @@ async fn f38_backends_that_are_ended_twenty_times_a_second_lose_and_repeat_nothi
     let cut = "SELECT pg_terminate_backend(pid) FROM
                (SELECT pid FROM pg_stat_activity WHERE application_name = 'clinch' AND datname = current_database()
                 ORDER BY random() LIMIT 1) AS one";
-    let mut cuts = 0;
-    for _ in 0..60 * rounds() {
+    let (mut looks, mut cuts) = (0, 0);
+    // On a busy machine they need a while to come back.
+    while looks < 60 * rounds() || cuts <= 30 * rounds() {
+        assert!(looks < 1_000 * rounds(), "only {cuts} backends were there to be ended");
         cuts += knife.query(cut, &[]).await.unwrap().len();
+        looks += 1;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(cuts > 30 * rounds(), "only {cuts} backends were there to be ended");
     load.progresses(&nodes, 50).await;
     nodes.settled(load, &first).await;
 }
@@ -336,7 +334,7 @@ async fn k3_what_an_intake_accepts_a_worker_elsewhere_does_at_once_and_without_h
             nodes.place.sink.called(nth).await;
         }
     };
-    tokio::time::timeout(PATIENCE, one_by_one).await.expect("the worker is told of each of them");
+    tokio::time::timeout(2 * PATIENCE, one_by_one).await.expect("the worker is told of each of them");
     // Nobody can listen any more.
     proxy.at_commits(|sql| if sql.contains("LISTEN") { Fate::Cut } else { Fate::Pass });
     proxy.cut_all();

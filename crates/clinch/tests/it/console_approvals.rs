@@ -73,12 +73,13 @@ async fn g3_fifty_are_approved_in_bulk_after_a_slip_was_taken_back() {
     );
     assert_eq!(values(&held, "id").len(), 0, "what is held cannot be chosen again");
     let undo = format!("/held/{}/undo", between(&held, "action=\"/held/", "/undo\""));
-    browser.check_guarded(&undo, &[]).await;
     check_says(&browser.follow(&undo, &[("back", "/approvals")]).await, &["Taken back. Nothing was done.", "All 50"]);
     check_says(&browser.follow(&undo, &[("back", "//evil.example")]).await, &["too late to take it back"]);
 
-    // Held again, and this time it is meant.
-    browser.follow("/approvals/decide", &decide).await;
+    // Held again, and this time it is meant: nobody else takes it back.
+    let held = browser.follow("/approvals/decide", &decide).await;
+    let undo = format!("/held/{}/undo", between(&held, "action=\"/held/", "/undo\""));
+    browser.check_guarded(&undo, &[]).await;
     eventually("the votes are cast", PATIENCE, async || {
         browser.page("/approvals").await.contains("<strong>Approve 50:</strong> 50 decided.")
     })

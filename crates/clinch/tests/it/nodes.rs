@@ -180,7 +180,7 @@ impl Load {
     /// Until so many more events are acknowledged and done than now.
     pub async fn progresses(&self, nodes: &Nodes, events: usize) {
         let (acknowledged, done) = (self.acknowledged(), nodes.place.sink.count());
-        eventually("events are accepted and done again", PATIENCE, async || {
+        eventually("events are accepted and done again", 2 * PATIENCE, async || {
             self.acknowledged() >= acknowledged + events && nodes.place.sink.count() >= done + events
         })
         .await;
