@@ -2,12 +2,16 @@
 
 use super::nodes::shared_postgres;
 use super::policies::zone_at;
-use super::process::{PATIENCE, Place, Server, client, eventually};
+use super::process::{Place, Server, client, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Looks and scripts are processes of their own here, and circuits stay open for seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name)

@@ -179,8 +179,9 @@ async fn p7_a_delivery_without_its_group_is_refused_only_where_order_is_promised
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c1_a_delayed_job_reaches_the_target_after_its_delay() {
-    const DELAY: Duration = Duration::from_millis(300);
-    let flow = FLOW.replace("{name: orders}", "{name: orders, delay: 300ms}");
+    // Long enough to be seen waiting, also where the machine is busy.
+    const DELAY: Duration = Duration::from_secs(5);
+    let flow = FLOW.replace("{name: orders}", "{name: orders, delay: 5s}");
     let world = World::new(&[("flows/orders.yml", &flow)]).await;
     let sent = Instant::now();
     let answer = world.post("k", "{}").await;

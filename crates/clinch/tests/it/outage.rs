@@ -24,7 +24,7 @@ const WELL: Duration = Duration::from_secs(3);
 const DRAINED_WITHIN: Duration = Duration::from_secs(240);
 
 /// An answer is counted when it is heard, which may be so much later on a busy machine.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
+const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// However short the outage is, each circuit opens so often before it ends: by itself, and after probes that failed.
 const OPENINGS: usize = 4;
 
