@@ -78,15 +78,13 @@ impl Collector {
     }
 
     fn spans(&self) -> Vec<Span> {
-        let told = self.told.borrow();
-        let scopes = told.iter().flat_map(|told| &told.request.resource_spans).flat_map(|of| &of.scope_spans);
-        scopes.flat_map(|of| &of.spans).cloned().collect()
+        spans(&self.told.borrow())
     }
 
-    /// Waits until what was told is so.
+    /// Waits until what was told is so. A house that closes waits for the collector only a moment: this comes before.
     async fn until(&self, what: &str, is_so: impl Fn(&[Span]) -> bool) -> Vec<Span> {
         let mut told = self.told.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, told.wait_for(|_| is_so(&self.spans()))).await;
+        let waited = tokio::time::timeout(PATIENCE, told.wait_for(|told| is_so(&spans(told)))).await;
         assert!(waited.is_ok(), "{what}: {:#?}", self.spans().iter().map(|span| &span.name).collect::<Vec<_>>());
         drop(waited);
         self.spans()
@@ -96,6 +94,11 @@ impl Collector {
     fn settings(&self, more: &str) -> String {
         format!("tracing:\n  endpoint: http://{}\n{more}", self.address)
     }
+}
+
+fn spans(told: &[Told]) -> Vec<Span> {
+    let scopes = told.iter().flat_map(|told| &told.request.resource_spans).flat_map(|of| &of.scope_spans);
+    scopes.flat_map(|of| &of.spans).cloned().collect()
 }
 
 async fn answer(
@@ -216,9 +219,11 @@ async fn a_whole_life(protocol: Protocol) {
     let story = world.wait(job, Word::Success).await;
     assert_eq!(story.attempts.len(), 4, "to wait is no attempt");
     drawn(&world, job, &trace).await;
+    // That it is settled is the last that is told of an attempt.
+    let ends = ["ack orders", "nack orders", "dead_letter orders"];
+    let settled = |spans: &[Span]| ends.map(|name| named(spans, name).len());
+    let spans = collector.until("the last attempt", |spans| settled(spans) == [1, 3, 1]).await;
     world.close().await;
-
-    let spans = collector.until("the last attempt", |spans| named(spans, "process orders").len() == 5).await;
     // What a worker's own loop did is no part of any event's trace.
     let (claims, spans): (Vec<Span>, Vec<Span>) = spans.into_iter().partition(|span| span.name == "receive orders");
     assert_eq!(spans.iter().map(|span| hex(&span.trace_id)).collect::<BTreeSet<_>>(), BTreeSet::from([trace.clone()]));
@@ -584,8 +589,8 @@ async fn t113_unless_told_otherwise_a_senders_trace_is_linked_and_its_flags_deci
     let trace = trace_of(&answer);
     assert_ne!(trace, REMOTE);
     assert!(!call.headers.contains_key("tracestate") && !call.headers.contains_key("baggage"), "{call:?}");
+    let spans = collector.until("the end", |spans| !named(spans, "ack orders").is_empty()).await;
     world.close().await;
-    let spans = collector.until("the delivery", |spans| !named(spans, "POST /in/door").is_empty()).await;
     let delivery = one(&spans, "POST /in/door");
     assert_eq!((hex(&delivery.trace_id), delivery.parent_span_id.len()), (trace, 0));
     let linked = &delivery.links[0];
@@ -600,10 +605,11 @@ async fn t113_unless_told_otherwise_a_senders_trace_is_linked_and_its_flags_deci
     assert_eq!(collector.spans().len(), before);
     let (mut world, token) = door("ignore", &collector.settings("")).await;
     let (answer, _) = called_for(&world, &token, "k-1", &sent).await;
-    world.close().await;
     let ours = trace_of(&answer);
-    let spans = collector.until("the delivery", |spans| spans.iter().any(|span| hex(&span.trace_id) == ours)).await;
-    let delivery = spans.iter().find(|span| hex(&span.trace_id) == ours && span.kind() == SpanKind::Server).unwrap();
+    let is_delivery = |span: &Span| hex(&span.trace_id) == ours && span.kind() == SpanKind::Server;
+    let spans = collector.until("the delivery", |spans| spans.iter().any(is_delivery)).await;
+    world.close().await;
+    let delivery = spans.iter().find(|span| is_delivery(span)).unwrap();
     assert_eq!(delivery.links.len(), 0);
 }
 
@@ -615,8 +621,8 @@ async fn t115_who_is_refused_is_no_failure_of_ours_and_failures_are_told_of_trac
     assert_eq!(refused.status, 401);
     let nowhere = world.deliver("/nowhere", &[], "{}").await;
     assert_eq!(nowhere.status, 404);
-    world.close().await;
     let spans = collector.until("both", |spans| spans.len() == 2).await;
+    world.close().await;
     let delivery = one(&spans, "POST /in/door");
     assert_eq!((hex(&delivery.trace_id), is_error(delivery)), (trace_of(&refused), false));
     assert_eq!(
@@ -631,8 +637,9 @@ async fn t115_who_is_refused_is_no_failure_of_ours_and_failures_are_told_of_trac
     let sent = [("authorization", token_too.as_str()), ("x-key", "k")];
     let answer = world.deliver("/in/door", &sent, r#"{"id":1}"#).await;
     world.wait(answer.job(), Word::Success).await;
+    collector.until("the failure", |spans| spans.len() >= 6).await;
     world.close().await;
-    let spans = collector.until("the failure", |spans| spans.len() > 2).await;
+    let spans = collector.spans();
     let names: BTreeSet<&str> = spans[2..].iter().map(|span| span.name.as_str()).collect();
     assert_eq!(names, BTreeSet::from(["process orders", "nack orders", "effect call", "POST"]));
     assert_eq!(spans.len(), 6, "the attempt that went well is not told");
@@ -653,8 +660,8 @@ async fn h2_a_claim_is_linked_to_every_event_whose_job_it_took() {
     for answer in &answers {
         world.wait(answer.job(), Word::Success).await;
     }
-    world.close().await;
     let spans = collector.until("all three", |spans| named(spans, "ack orders").len() == 3).await;
+    world.close().await;
     let claim = one(&spans, "receive orders");
     check_claim(claim, 3);
     let linked: BTreeSet<(String, String)> =
@@ -692,9 +699,9 @@ async fn h2_t116_t117_a_lookup_is_a_call_of_its_attempt_and_tells_the_partner_it
     // And a person who wants to know asks in the same trace.
     let verified = cli::ask(&world, &["effects", "verify", &format!("{job}/charge"), "-o", "table"]).await;
     assert_eq!(verified.code, 0, "{} {}", verified.out, verified.err);
+    let told = |spans: &[Span]| (named(spans, "GET").len(), named(spans, "ack orders").len());
+    let spans = collector.until("the questions", |spans| told(spans) == (3, 1)).await;
     world.close().await;
-
-    let spans = collector.until("the questions", |spans| named(spans, "GET").len() == 3).await;
     let (attempts, questions) = (named(&spans, "process orders"), named(&spans, "GET"));
     let creation = one(&spans, "send orders");
     let parents: Vec<String> = questions.iter().map(|span| hex(&span.parent_span_id)).collect();
@@ -740,8 +747,8 @@ async fn h2_a_partner_who_is_asked_for_consent_is_a_call_of_the_attempt_and_fail
     world.target.script("/consents/7", [says(r#"{"agreed": true}"#)]);
     let answer = world.post("k-1", BODY).await;
     world.wait(answer.job(), Word::Success).await;
-    world.close().await;
     let spans = collector.until("the end", |spans| !named(spans, "ack orders").is_empty()).await;
+    world.close().await;
     let (attempt, question) = (one(&spans, "process orders"), one(&spans, "GET"));
     assert_eq!((question.kind(), &question.parent_span_id), (SpanKind::Client, &attempt.span_id));
     assert_eq!(attribute(question, "clinch.question"), Some(json!("consent")));
@@ -749,12 +756,13 @@ async fn h2_a_partner_who_is_asked_for_consent_is_a_call_of_the_attempt_and_fail
     assert!(question.end_time_unix_nano <= one(&spans, "effect charge").start_time_unix_nano, "it was asked before");
     assert!(!world.target.calls_at("/consents/7")[0].headers.contains_key("traceparent"), "it did not ask for it");
 
-    let before = spans.len();
+    let before = collector.spans().len();
     let mut world = house("  sample: 0\n").await;
     world.target.script("/consents/7", [Reply::Status(503), says(r#"{"agreed": true}"#)]);
     world.post_and_wait("k-1", BODY, Word::Success).await;
+    collector.until("the failure", |spans| spans.len() >= before + 3).await;
     world.close().await;
-    let spans = collector.until("the failure", |spans| spans.len() > before).await;
+    let spans = collector.spans();
     let names: Vec<&str> = spans[before..].iter().map(|span| span.name.as_str()).collect();
     assert_eq!(names, ["GET", "process orders", "nack orders"]);
 }
