@@ -11,7 +11,7 @@ use tokio::process::Command;
 const BODY: &str = r#"{"order":7,"email":"ada@example.com"}"#;
 
 /// What Schemathesis may take, at most.
-const ASKING_MAX: Duration = Duration::from_secs(300);
+const ASKING_MAX: Duration = Duration::from_secs(900);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_schemathesis_finds_no_server_error_and_no_answer_that_breaks_the_document() {

@@ -35,16 +35,12 @@ async fn f14_f37_three_nodes_survive_a_kill_a_pause_and_every_way_to_restart_the
         let fresh = nodes.start().await;
         load.goes_to(&[&fresh, &third, &stopped]);
         // The others notice, and take up what the two had.
-        eventually("both are taken for dead", PATIENCE, async || {
-            nodes.client().await.query("SELECT 1 FROM node", &[]).await.unwrap().len() == 2
-        })
-        .await;
+        let client = nodes.client().await;
+        let alive = async || client.query("SELECT 1 FROM node", &[]).await.unwrap().len();
+        eventually("both are taken for dead", PATIENCE, async || alive().await == 2).await;
         load.progresses(&nodes, 20).await;
         stopped.signal(Signal::CONT);
-        eventually("it comes back by itself", PATIENCE, async || {
-            nodes.client().await.query("SELECT 1 FROM node", &[]).await.unwrap().len() == 3
-        })
-        .await;
+        eventually("it comes back by itself", PATIENCE, async || alive().await == 3).await;
         for how in [Stop::Fast, Stop::Immediate, Stop::Kill9] {
             block_in_place(|| postgres.stop(how));
             block_in_place(|| postgres.start_again());

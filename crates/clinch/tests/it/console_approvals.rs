@@ -80,7 +80,7 @@ async fn g3_fifty_are_approved_in_bulk_after_a_slip_was_taken_back() {
     let held = browser.follow("/approvals/decide", &decide).await;
     let undo = format!("/held/{}/undo", between(&held, "action=\"/held/", "/undo\""));
     browser.check_guarded(&undo, &[]).await;
-    eventually("the votes are cast", PATIENCE, async || {
+    eventually("the votes are cast", 2 * PATIENCE, async || {
         browser.page("/approvals").await.contains("<strong>Approve 50:</strong> 50 decided.")
     })
     .await;
