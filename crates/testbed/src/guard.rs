@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A shell that does what it is told as the servers' user. Its input ends with the tests, however they end; then it stops
 /// what runs and removes the directory.
@@ -66,6 +67,17 @@ impl Guard {
     }
 }
 
+/// A port that nobody has and that nobody here was told before. It is below those that the kernel gives to whoever calls out or
+/// does not mind: it is still free when the server has made its files, and when it comes back after a stop.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const FIRST: u16 = 20_000;
+    const PORTS: u32 = 12_000;
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let nth = std::process::id().wrapping_mul(7_919).wrapping_add(TOLD.fetch_add(1, Ordering::Relaxed)) % PORTS;
+        let port = FIRST + u16::try_from(nth).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
