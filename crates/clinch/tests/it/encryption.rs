@@ -179,7 +179,9 @@ async fn t106_a_key_is_rotated_while_the_server_serves() {
     stop.cancel();
     load.await.unwrap();
     provider.settle(&server.intake).await;
-    place.drained().await;
+    // A busy machine may have accepted more than it did, for as long as the load lasted.
+    let left = || place.jobs("queued") + place.jobs("retrying");
+    eventually("every job ends", 4 * PATIENCE, async || left() == 0).await;
     let rows = key_rows(&place.data_dir);
     assert_eq!(rows.iter().map(|row| (&*row.0, &*row.1)).collect::<Vec<_>>(), [(&*new, "active")]);
     assert_eq!(rows[0].2 as usize, provider.made());
