@@ -250,7 +250,14 @@ async fn deliver(server: &Server, id: &str, customer: &str) -> Option<JobId> {
     let signature = BASE64.encode(mac(SECRET.as_bytes(), &body).as_ref());
     let request = client().post(format!("{}/in/shop", server.intake)).header("x-shopify-hmac-sha256", signature);
     let request = request.header("x-shopify-topic", "carts/abandoned").header("x-shopify-webhook-id", id);
-    let answer = request.body(body).send().await.ok()?;
+    let (request, mut answer) = (request.body(body), None);
+    // A node that has not heard of its database for a moment says so; senders send again.
+    eventually("it is answered", PATIENCE, async || {
+        answer = request.try_clone().unwrap().send().await.ok();
+        answer.as_ref().is_none_or(|answer| answer.status() != 503)
+    })
+    .await;
+    let answer = answer?;
     assert!(answer.status().is_success(), "{answer:?}");
     let told: Value = serde_json::from_slice(&answer.bytes().await.ok()?).unwrap();
     Some(job(&told))
