@@ -49,7 +49,8 @@ async fn p7_groups_reach_a_failing_target_in_order_through_three_nodes_and_a_poi
         });
     }
     senders.join_all().await;
-    let patience = PATIENCE * u32::try_from(rounds()).unwrap();
+    // A poison job is tried fifty times before those behind it come.
+    let patience = PATIENCE * 4 * u32::try_from(rounds()).unwrap();
     eventually("every group comes to its end", patience, async || {
         let report = nodes.report().await;
         report.parts.iter().all(|(name, jobs)| !["queued", "running", "retrying"].contains(name) || *jobs == 0)
@@ -79,8 +80,8 @@ async fn p7_groups_reach_a_failing_target_in_order_through_three_nodes_and_a_poi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f49_newcomers_are_served_near_the_front_of_a_long_backlog_of_another_tenant() {
     const NEWCOMERS: usize = 10;
-    /// What two nodes may have taken before a newcomer comes, twice over.
-    const NEAR: usize = 2 * 2 * 2 * AGAIN.concurrency;
+    /// What a node may have taken before a newcomer comes, twice over.
+    const NEAR: usize = 2 * 2 * AGAIN.concurrency;
     let backlog = 5_000 * rounds();
     let nodes = Nodes::on(shared_postgres(), &[AGAIN]).await;
     let flow = "version: 1
@@ -126,10 +127,13 @@ steps:
             served.is_some()
         })
         .await;
-        passed.push(served.unwrap().saturating_sub(accepted));
+        // Those of the node that served it: how long it did nothing at all with what it had taken is not its choice.
+        let (calls, served) = (sink.calls(), served.unwrap());
+        let before = calls[accepted.min(served)..served].iter().filter(|call| call.node == calls[served].node);
+        passed.push(before.count());
     }
     let left = nodes.jobs("queued").await;
     eprintln!("before each newcomer: {passed:?}; {left} of {backlog} were still waiting");
-    assert!(left > i64::try_from(NEAR).unwrap(), "the backlog was too short to tell: {left}");
-    assert!(passed.iter().all(|passed| *passed <= NEAR), "{passed:?} jobs went before the newcomers");
+    assert!(left > i64::try_from(2 * NEAR).unwrap(), "the backlog was too short to tell: {left}");
+    assert!(passed.iter().all(|passed| *passed <= NEAR), "{passed:?} jobs of their node went before the newcomers");
 }
