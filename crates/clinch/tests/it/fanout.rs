@@ -145,7 +145,7 @@ async fn c9_p4_a_branch_that_waits_is_not_buried_by_the_failures_of_another() {
       - name: slow
         steps:
           - name: pause
-            delay: 1s
+            delay: 4s
           - name: late
             http: {url: http://TARGET/late, body_from: body}
       - name: down
