@@ -1,6 +1,7 @@
 //! Partners that throttle, fail and come back: circuits, limits, lookups.
 
-use crate::world::{OK, Reply, World, worker_with_step};
+use crate::process::eventually;
+use crate::world::{OK, PATIENCE, Reply, World, worker_with_step};
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::id::JobId;
@@ -42,13 +43,16 @@ async fn d4_the_key_and_the_credentials_travel_as_the_integration_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e3_p4_an_open_circuit_holds_jobs_back_at_no_cost_probes_and_closes() {
-    let settings = "    breaker: {min_calls: 2, open_for: 1s, probes: 1}\n    idempotency: natural\n";
+    let settings = "    breaker: {min_calls: 2, open_for: 5s, probes: 1}\n    idempotency: natural\n";
     let world = world(settings).await;
     world.target.script("/charge", [Reply::Status(503), Reply::Status(503), OK]);
     let first = world.post("a", BODY).await.job();
     let second = world.post("b", BODY).await.job();
     // Two calls failed: the circuit is open, and whoever comes now waits and is charged nothing.
-    world.target.called(2).await;
+    eventually("the circuit opens", PATIENCE, async || {
+        world.admin("/api/v1/integrations/crm").await.json()["integration"]["circuit"]["state"] == "open"
+    })
+    .await;
     let third = world.post("c", BODY).await.job();
     let waiting = world.wait(third, Word::Waiting).await;
     assert_eq!((waiting.row.waits, waiting.row.attempts), (Some(Waits::Circuit), 0));
@@ -64,9 +68,11 @@ async fn e3_p4_an_open_circuit_holds_jobs_back_at_no_cost_probes_and_closes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e2_a_rate_is_kept_as_the_target_sees_it_and_waiting_costs_no_attempt() {
-    let world = world("    rate: 10/s\n    idempotency: natural\n").await;
+    // A call may be late by a small part of the window: of this one that is longer than a busy machine holds one up.
+    const WINDOW: Duration = Duration::from_secs(8);
+    let world = world("    rate: 10/8s\n    idempotency: natural\n").await;
     let mut jobs = Vec::new();
-    for nth in 0..25 {
+    for nth in 0..12 {
         jobs.push(world.post(&format!("k{nth}"), BODY).await.job());
     }
     for job in jobs {
@@ -74,10 +80,10 @@ async fn e2_a_rate_is_kept_as_the_target_sees_it_and_waiting_costs_no_attempt() 
         assert_eq!((story.row.failures, story.row.attempts), (0, 1));
     }
     let calls = world.target.calls();
-    assert_eq!(calls.len(), 25);
+    assert_eq!(calls.len(), 12);
     for (nth, call) in calls.iter().enumerate() {
-        let within = calls[nth..].iter().take_while(|other| other.at - call.at < Duration::from_secs(1)).count();
-        assert!(within <= 10, "{within} calls in a second");
+        let within = calls[nth..].iter().take_while(|other| other.at - call.at < WINDOW).count();
+        assert!(within <= 10, "{within} calls in a window");
     }
 }
 
