@@ -212,8 +212,9 @@ async fn cli(data_dir: &Path, arguments: &[&str]) -> Value {
 }
 
 async fn press(server: &Server, plan: &str) -> Value {
+    // So slow that who looks for the middle of it finds it.
     let ask =
-        ["replay", "apply", plan, "--reason", "repaired", "--rate", "200/s", "--at-once", "8", "--detach", "--json"];
+        ["replay", "apply", plan, "--reason", "repaired", "--rate", "50/s", "--at-once", "8", "--detach", "--json"];
     cli(server.data_dir(), &ask).await
 }
 
@@ -226,7 +227,8 @@ async fn half_way(sink: &Sink) {
 
 /// Totals are equal, and no effect is there twice.
 async fn nothing_twice(sink: &Sink, server: &Server, plan: &str) {
-    eventually("the plan ends", PATIENCE, async || {
+    // Each look is a process of its own.
+    eventually("the plan ends", 2 * PATIENCE, async || {
         let told = cli(server.data_dir(), &["replay", "show", plan, "--json"]).await;
         ["done", "stopped"].contains(&told["plan"]["state"].as_str().unwrap()) && told["plan"]["under_way"] == 0
     })
