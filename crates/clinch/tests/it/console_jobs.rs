@@ -350,7 +350,7 @@ async fn t_098_whatever_was_sent_said_or_asked_is_text_on_every_page() {
         let story = world.post_and_wait(&key, body, Word::Dead).await;
         let (job, event) = (story.row.id, story.row.event);
         let reason = HOSTILE[nth % HOSTILE.len()];
-        browser.post(&format!("/jobs/{job}/replay"), &[("reason", reason)]).await;
+        to(&browser.post(&format!("/jobs/{job}/replay"), &[("reason", reason)]).await);
         world.wait_until(job, "replayed", |story| story.row.replays == 1 && story.row.word == Word::Dead).await;
         let key = url::form_urlencoded::byte_serialize(key.as_bytes()).collect::<String>();
         for path in [
