@@ -23,7 +23,7 @@ const CHANGING: &[(&str, &str)] = &[
     (r"\b\d\d:\d\d(:\d\d(\.\d+)?)?\b", "TIME"),
     (r"127\.0\.0\.1:\d+", "HOST"),
     (r"\b[0-9a-f]{12,64}\b", "HASH"),
-    (r"\b\d+(\.\d+)? ?(µs|us|ms|s|m|h)\b( \d+ ?(ms|s|m))?", "SPAN"),
+    (r"\b\d+(\.\d+)? ?(µs|us|ms|s|m|h)(\d+[sm])?\b( \d+ ?(ms|s|m))?", "SPAN"),
     (r#"("[a-z_0-9]*(seconds|_ms|p50|p95|p99|bytes|micros)[a-z_]*": ?)[0-9.e-]+"#, "${1}NUMBER"),
     (r"\b\d+(\.\d+)? (B|KB|KiB|MB|MiB|GB|GiB|TB|TiB)\b", "SIZE"),
     (r"[─━]{3,}", "---"),
