@@ -52,8 +52,10 @@ pub const LISTEN_DEFAULT: &str = "127.0.0.1:7400";
 pub const ADMIN_DEFAULT: &str = "127.0.0.1:7401";
 /// What nobody should overlook; only a terminal gets the colour.
 const RED: anstyle::Style = anstyle::AnsiColor::Red.on_default().bold();
-/// After the rooms are empty, whoever still holds the store has this long to let go of it.
-const LET_GO: Duration = Duration::from_secs(2);
+/// After the rooms are empty, it is looked so often whether somebody still holds the store, for about two seconds.
+/// Looks are counted and not time: in a process that stood still meanwhile nobody could let go.
+const LOOKS_MAX: u32 = 1_000;
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -532,16 +534,13 @@ impl App {
         let _ = std::fs::remove_file(&self.card);
         // Connections and heartbeats end a moment after their rooms. The store closes here and not with whoever is last,
         // so that it can be opened again as soon as this returns.
-        let alone = async {
-            while Arc::strong_count(&self.house.store) > 1 {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+        for _ in 0..LOOKS_MAX {
+            if Arc::strong_count(&self.house.store) == 1 {
+                return self.house.store.close().await;
             }
-        };
-        if tokio::time::timeout(LET_GO, alone).await.is_err() {
-            tracing::warn!("the store is still in use; it closes when the last job under way ends");
-            return;
+            tokio::time::sleep(LOOK_EVERY).await;
         }
-        self.house.store.close().await;
+        tracing::warn!("the store is still in use; it closes when the last job under way ends");
     }
 }
 
