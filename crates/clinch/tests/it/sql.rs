@@ -288,7 +288,7 @@ async fn c8_what_may_work_later_is_tried_again() {
 async fn c8_a_statement_that_takes_too_long_is_taken_back(kind: Kind) {
     let contacts = Contacts::new(kind).await;
     let sleep = if kind == Kind::Postgres { "pg_sleep(60)" } else { "sleep(60)" };
-    let step = format!("  - name: upsert\n    sql: {{database: crm, statement: 'SELECT {sleep}', timeout: 1s}}\n");
+    let step = format!("  - name: upsert\n    sql: {{database: crm, statement: 'SELECT {sleep}', timeout: 3s}}\n");
     let worker = worker_with_step(&step);
     let world = World::new(&[("clinch.yml", &settings(&contacts.url())), ("workers/charge.yml", &worker)]).await;
     let story = world.post_and_wait("a", BODY, Word::Dead).await;
