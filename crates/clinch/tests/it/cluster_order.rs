@@ -80,8 +80,8 @@ async fn p7_groups_reach_a_failing_target_in_order_through_three_nodes_and_a_poi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f49_newcomers_are_served_near_the_front_of_a_long_backlog_of_another_tenant() {
     const NEWCOMERS: usize = 10;
-    /// What a node may have taken before a newcomer comes, twice over.
-    const NEAR: usize = 2 * 2 * AGAIN.concurrency;
+    /// What two nodes may have taken before a newcomer comes, twice over.
+    const NEAR: usize = 2 * 2 * 2 * AGAIN.concurrency;
     let backlog = 5_000 * rounds();
     let nodes = Nodes::on(shared_postgres(), &[AGAIN]).await;
     let flow = "version: 1
@@ -127,13 +127,14 @@ steps:
             served.is_some()
         })
         .await;
-        // Those of the node that served it: how long it did nothing at all with what it had taken is not its choice.
+        // One that stood still after it had taken the newcomer is no slower than the other in what it began itself.
         let (calls, served) = (sink.calls(), served.unwrap());
-        let before = calls[accepted.min(served)..served].iter().filter(|call| call.node == calls[served].node);
-        passed.push(before.count());
+        let before = &calls[accepted.min(served)..served];
+        let by_its_node = before.iter().filter(|call| call.node == calls[served].node).count();
+        passed.push(before.len().min(2 * by_its_node));
     }
     let left = nodes.jobs("queued").await;
     eprintln!("before each newcomer: {passed:?}; {left} of {backlog} were still waiting");
-    assert!(left > i64::try_from(2 * NEAR).unwrap(), "the backlog was too short to tell: {left}");
-    assert!(passed.iter().all(|passed| *passed <= NEAR), "{passed:?} jobs of their node went before the newcomers");
+    assert!(left > i64::try_from(NEAR).unwrap(), "the backlog was too short to tell: {left}");
+    assert!(passed.iter().all(|passed| *passed <= NEAR), "{passed:?} jobs went before the newcomers");
 }
