@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
 
 const ROLES: Roles = Roles { intake: false, worker: false, keeper: true, admin: true };
@@ -170,7 +171,10 @@ async fn d3_a_call_whose_answer_was_lost_is_not_sent_again_unless_the_operator_s
 
 #[tokio::test(flavor = "multi_thread")]
 async fn d3_a_target_that_cannot_be_reached_leaves_the_key_free() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // Bound, and nobody listens: it refuses, and nobody else gets it meanwhile.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nobody = socket.local_addr().unwrap();
     let front = Front::with(|rules| rules.to = format!("http://{nobody}").parse().unwrap()).await;
     for _ in 0..2 {
         let refused = front.post("k-1", "{}").await;
@@ -212,7 +216,7 @@ impl Process {
         let child = Command::new(env!("CARGO_BIN_EXE_clinch"))
             .args(["proxy", "--to", &format!("http://{}", target.address), "--data-dir"])
             .arg(directory)
-            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--timeout", "2s"])
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
             .args(args)
             .envs(env.iter().copied())
             .stdin(Stdio::null())
@@ -249,12 +253,14 @@ async fn d3_a_proxy_that_was_killed_between_send_and_record_never_sends_it_again
     for (at, calls) in [("after_begin_call", 0), ("after_call", 1)] {
         let directory = world.data_dir().join(at);
         let before = world.target.calls().len();
-        let mut first = Process::spawn(&directory, &world.target, &[], &[("CLINCH_CRASH_AT", at)]);
+        // Nobody wants to wait for long until its time is over; and the target must be able to answer within it.
+        let time = ["--timeout", "5s"];
+        let mut first = Process::spawn(&directory, &world.target, &time, &[("CLINCH_CRASH_AT", at)]);
         let url = first.url().await;
         let cut = client().post(&url).header("idempotency-key", "k-1").body("{}").send().await;
         assert!(cut.is_err(), "{at}: it died before it could answer");
         first.0.wait().unwrap();
-        let second = Process::spawn(&directory, &world.target, &[], &[]);
+        let second = Process::spawn(&directory, &world.target, &time, &[]);
         let url = second.url().await;
         // Until its time is over, somebody might still make it.
         eventually("it is known to be unknown", PATIENCE, async || {
@@ -276,7 +282,7 @@ async fn d3_two_proxies_on_one_database_make_a_call_once() {
     let key_file = world.workspace_dir().join("answers.key");
     std::fs::write(&key_file, KEY).unwrap();
     std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let args = ["--store", &url, "--key-file", key_file.to_str().unwrap()];
+    let args = ["--store", &url, "--key-file", key_file.to_str().unwrap(), "--timeout", "20s"];
     let proxies = ["a", "b"].map(|node| Process::spawn(&world.data_dir().join(node), &world.target, &args, &[]));
     let urls = [proxies[0].url().await, proxies[1].url().await];
     world.target.script("/leads", [CREATED]);
