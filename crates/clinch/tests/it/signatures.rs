@@ -32,7 +32,8 @@ fn clinch(arguments: &[&str], input: &str) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
     command.args(arguments).env("DOCTOR_SECRET", SECRET);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    // Who refuses its arguments may have ended before it was told anything.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Said { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
