@@ -184,11 +184,12 @@ async fn e4_what_waited_too_long_ends_as_a_noop_that_says_so_and_a_replay_does_n
     world.close_and_verify().await;
 }
 
-/// No second has more calls than this.
-fn kept(calls: &[Call], most: usize) {
-    for (nth, call) in calls.iter().enumerate() {
-        let within = calls[nth..].iter().take_while(|other| other.at - call.at < Duration::from_secs(1)).count();
-        assert!(within <= most, "{within} calls in a second");
+/// From then on no call was let go before its turn, at so many in a second. On a busy machine one may be late, and so come close
+/// to the next: the turns count, and not the distance of two calls.
+fn kept(began: Instant, calls: &[Call], rate: u32) {
+    for (turn, call) in (0u32..).zip(calls) {
+        let (after, due) = (call.at - began, Duration::from_secs(1) / rate * turn);
+        assert!(after >= due, "call {turn} came after {after:?}, its turn was after {due:?}");
     }
 }
 
@@ -203,6 +204,7 @@ async fn e4_what_waited_is_let_go_at_the_rate_that_was_chosen() {
     for job in &jobs {
         held(&world, *job).await;
     }
+    let began = Instant::now();
     let told = off(&world, json!({"drain": "5/s"})).await;
     assert!(told["held_jobs"].as_u64().is_some_and(|jobs| (1..=15).contains(&jobs)), "{told}");
     assert_eq!(told["drain"], "5/1s");
@@ -211,7 +213,7 @@ async fn e4_what_waited_is_let_go_at_the_rate_that_was_chosen() {
         assert_eq!((story.row.attempts, story.row.failures), (1, 0));
     }
     assert_eq!(world.target.calls().len(), 15);
-    kept(&world.target.calls(), 5);
+    kept(began, &world.target.calls(), 5);
     assert_eq!(status(&world).await["draining"][0]["scope"], "all");
     world.close_and_verify().await;
 }
@@ -219,16 +221,19 @@ async fn e4_what_waited_is_let_go_at_the_rate_that_was_chosen() {
 #[tokio::test(flavor = "multi_thread")]
 async fn e4_a_safe_mode_with_an_end_ends_by_itself() {
     let world = world("", CHARGE).await;
-    on(&world, json!({"reason": "a moment", "until": "2s"})).await;
+    on(&world, json!({"reason": "a moment", "until": "1h"})).await;
     let job = world.post("a", BODY).await.job();
     held(&world, job).await;
+    // It is held for sure before the end is near.
+    on(&world, json!({"reason": "a moment", "until": "1s"})).await;
     world.wait(job, Word::Success).await;
     assert_eq!(status(&world).await["on"], json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e4_a_circuit_that_opens_turns_it_on_once_on_record() {
-    let breaker = ", breaker: {min_calls: 2, open_for: 1s, probes: 1}";
+    // Nobody is let through to see whether it is well before safe mode is on: that would be somebody's last attempt.
+    let breaker = ", breaker: {min_calls: 2, open_for: 5s, probes: 1}";
     let world = with_breaker(breaker, "safe_mode: {trip: {circuits: [crm], scope: all}}\n", CHARGE).await;
     world.target.script("/charge", [Reply::Status(503)]);
     let jobs = [world.post("a", BODY).await.job(), world.post("b", BODY).await.job()];
@@ -309,6 +314,7 @@ async fn e4_it_counts_on_all_nodes_and_they_let_go_together_at_one_rate() {
         held(&one, *job).await;
     }
     assert_eq!(one.target.calls().len() + other.target.calls().len(), 0);
+    let began = Instant::now();
     off(&other, json!({"drain": "4/s"})).await;
     for job in &jobs {
         one.wait(*job, Word::Success).await;
@@ -317,5 +323,5 @@ async fn e4_it_counts_on_all_nodes_and_they_let_go_together_at_one_rate() {
     calls.sort_by_key(|call| call.at);
     assert_eq!(calls.len(), 12);
     // Who has not heard of the end holds on a little longer; nobody is faster.
-    kept(&calls, 4);
+    kept(began, &calls, 4);
 }
