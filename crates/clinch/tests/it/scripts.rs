@@ -199,20 +199,32 @@ fn runs(world: &World) -> Vec<String> {
 
 /// It is run once, ended, and parked until a person says what to do.
 async fn check_parked(step: &str, said: &str) {
+    assert!(parked(step, said).await, "it has begun: {step}");
+}
+
+/// The same. Whether it had begun when it was ended.
+async fn parked(step: &str, said: &str) -> bool {
     let world = world(step).await;
     let story = world.post_and_wait("k", BODY, Word::Dead).await;
     assert_eq!(story.row.reason, Some(Reason::UnknownOutcome), "{story:#?}");
     assert_eq!(story.effects[0].state, EffectState::Unknown, "{story:#?}");
     assert!(error(&story).contains(said), "{}", error(&story));
     let runs = runs(&world);
-    assert_eq!(runs.len(), 1, "it is never run again by itself: {step}");
+    assert!(runs.len() <= 1, "it is never run again by itself: {step}");
     all_ended(&runs).await;
+    !runs.is_empty()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c7_a_script_that_takes_too_long_is_killed_and_parked() {
     for (uses, forever) in FOREVER {
-        check_parked(&script(uses, "timeout: 2s", &noted(uses, forever)), "longer than 2s").await;
+        // Its process starts within that time; on a busy machine it needs more.
+        let mut has_begun = false;
+        for time in ["2s", "6s", "20s"] {
+            let step = script(uses, &format!("timeout: {time}"), &noted(uses, forever));
+            has_begun = has_begun || parked(&step, &format!("longer than {time}")).await;
+        }
+        assert!(has_begun, "{uses}");
     }
 }
 
