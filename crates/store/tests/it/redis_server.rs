@@ -17,14 +17,23 @@ pub struct Redis {
 impl Redis {
     /// One that remembers everything.
     pub fn start() -> Redis {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr()).expect("free").port();
-        let mut redis = Redis { port, dir: tempfile::tempdir().expect("made"), server: None };
-        redis.start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let mut redis = Redis { port: 0, dir: tempfile::tempdir().expect("made"), server: None };
+        // A port that is free may be another's by the time that it is bound; then it is another port.
+        let starts = (0..5).any(|_| {
+            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr());
+            redis.port = free.expect("free").port();
+            redis.has_started(&["--appendonly", "yes", "--appendfsync", "always"])
+        });
+        assert!(starts, "Redis does not start");
         redis
     }
 
     /// Starts it again, where it was, with these settings.
     pub fn start_with(&mut self, settings: &[&str]) {
+        assert!(self.has_started(settings), "Redis does not start again");
+    }
+
+    fn has_started(&mut self, settings: &[&str]) -> bool {
         self.kill();
         let server = Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--port", &self.port.to_string(), "--save", "", "--daemonize", "no"])
@@ -38,10 +47,14 @@ impl Redis {
         self.server = Some(server);
         let deadline = Instant::now() + PATIENCE;
         while self.try_ask("PING").is_none_or(|said| said != "PONG") {
-            let ended = self.server.as_mut().and_then(|server| server.try_wait().expect("asked"));
-            assert!(ended.is_none() && Instant::now() < deadline, "Redis does not start: {ended:?}");
+            if self.server.as_mut().is_some_and(|server| server.try_wait().expect("asked").is_some()) {
+                self.server = None;
+                return false;
+            }
+            assert!(Instant::now() < deadline, "Redis starts and does not answer");
             std::thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     /// At once, as a power cut would.
