@@ -1,6 +1,7 @@
 //! The overview, and what is heard as it happens: in the console, by the API and on the command line.
 
 use crate::console_browser::{Browser, check_says};
+use crate::process::eventually;
 use crate::world::{PATIENCE, Reply, World, worker_with_step};
 use clinch_core::job::Word;
 use serde_json::{Value, json};
@@ -19,6 +20,12 @@ async fn lived() -> World {
     world.target.script("/charge", [Reply::Drop]);
     world.post_and_wait("lost", BODY, Word::Dead).await;
     world.deliver("/hooks/orders", &[], BODY).await.check_problem(400, "idempotency-key-missing");
+    // An end is counted a moment after it is on disk.
+    eventually("all ends are counted", PATIENCE, async || {
+        let window = &world.admin("/api/v1/overview?window=15m").await.json()["window"];
+        (&window["success"], &window["dead"]) == (&json!(1), &json!(2))
+    })
+    .await;
     world
 }
 
@@ -134,11 +141,14 @@ async fn i2_what_happens_is_heard_as_it_happens_by_who_shows_a_token() {
     hear(&mut all, "event: overview").await;
     hear(&mut dead, "event: overview").await;
     let email = r#"{"order":7,"email":"ada@example.com"}"#;
+    // What happens is told by whom it happens to: one is heard before the next happens.
     world.post_and_wait("k", email, Word::Success).await;
+    let mut heard = hear(&mut all, "\"what\":\"success\"").await;
     world.post("k", email).await;
+    heard += &hear(&mut all, "\"what\":\"duplicate\"").await;
     world.target.script("/charge", [Reply::Status(403)]);
     let job = world.post_and_wait("bad", email, Word::Dead).await.row.id;
-    let heard = hear(&mut all, "\"what\":\"dead\"").await;
+    heard += &hear(&mut all, "\"what\":\"dead\"").await;
     for what in ["accepted", "success", "duplicate", "dead"] {
         assert!(heard.contains(&format!("\"what\":\"{what}\"")), "{what}: {heard}");
     }
