@@ -16,6 +16,8 @@ const binary = process.env.CLINCH ?? join(root, 'target/debug/clinch');
 export const shots = join(root, 'target/screenshots');
 export const DESK = { width: 1280, height: 860 };
 export const PHONE = { width: 360, height: 740 };
+/// Nothing that is waited for takes this long, unless it never comes.
+export const PATIENCE = 60_000;
 
 const listen = server => new Promise(done => server.listen(0, '127.0.0.1', () => done(server.address().port)));
 
@@ -84,7 +86,7 @@ export class World {
     const card = JSON.parse(await readFile(join(world.home, 'data/server.json'), 'utf8'));
     world.intake = card.intake.replace(/\/$/, '');
     world.url = card.admin.replace(/\/$/, '');
-    world.browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
+    world.browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'], timeout: PATIENCE });
     return world;
   }
 
@@ -123,7 +125,7 @@ export class World {
   async visit({ size = DESK, theme = 'light', script = true, touch = false } = {}) {
     const context = await this.browser.newContext({ viewport: size, colorScheme: theme === 'dark' ? 'dark' : 'light', javaScriptEnabled: script, hasTouch: touch, permissions: script ? ['clipboard-read', 'clipboard-write'] : [] });
     const page = await context.newPage();
-    page.setDefaultTimeout(15_000);
+    page.setDefaultTimeout(PATIENCE);
     page.faults = [];
     page.on('console', message => { if (message.type() === 'error') page.faults.push(message.text()); });
     page.on('pageerror', error => page.faults.push(String(error)));
@@ -137,10 +139,9 @@ export class World {
 
 /// Asks until it is so.
 export async function until(ask, what) {
-  for (let tries = 0; tries < 300; tries++) {
+  for (const began = Date.now(); Date.now() - began < 2 * PATIENCE; await pause(50)) {
     const told = await ask();
     if (told) return told;
-    await pause(50);
   }
   throw new Error(`never: ${what}`);
 }
@@ -161,12 +162,15 @@ export async function tabTo(page, target) {
   throw new Error('it cannot be reached with the tab key');
 }
 
-/// Keeps a finger on it, as what is not meant by every touch asks for on a phone.
+/// Keeps a finger on it until it is taken, as what is not meant by every touch asks for on a phone.
 export async function hold(page, target) {
   await target.scrollIntoViewIfNeeded();
+  // A scroll that is told after the finger is down lets go of it.
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))));
   const { x, y, width, height } = await target.boundingBox();
   await page.mouse.move(x + width / 2, y + height / 2);
+  const taken = page.waitForRequest(request => request.method() === 'POST');
   await page.mouse.down();
-  await pause(1_000);
+  await taken;
   await page.mouse.up();
 }
