@@ -165,6 +165,9 @@ impl Gate {
             return Ok(Passage::TakenOver);
         }
         crate::crash::point("after_intend");
+        if let Care::GoInTurn(lane) = &care {
+            lane.hold(&self.house).await;
+        }
         visit.hold(&self.house).await;
         // The answer may have come late, and to connect takes its time: others may have the job by now.
         let may_begin =

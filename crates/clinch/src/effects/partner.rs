@@ -192,9 +192,7 @@ impl Visit {
     /// Right before the call: until it does not come too close to those that were made. From here on it is the partner's time.
     pub async fn hold(&mut self, house: &House) {
         if let Some(lane) = &self.partner.pace {
-            let wait = lock(&lane.made).hold(house.clock.now());
-            tokio::time::sleep(wait).await;
-            self.waited += wait;
+            self.waited += lane.hold(house).await;
         }
         self.began = house.clock.now();
     }
@@ -275,6 +273,13 @@ impl Lane {
         self.come(job);
         tokio::time::sleep(wait).await;
         Ok(None)
+    }
+
+    /// Right before the call: until it does not come too close to those that were made. How long that was.
+    pub async fn hold(&self, house: &House) -> Duration {
+        let wait = lock(&self.made).hold(house.clock.now());
+        tokio::time::sleep(wait).await;
+        wait
     }
 
     /// The moment that the job has, or gets now.

@@ -27,6 +27,8 @@ pub enum Care {
     Go,
     /// If its contact has not had enough.
     GoWithin(Allowance),
+    /// It waited, and this is its turn.
+    GoInTurn(Arc<Lane>),
     Wait(Wait),
     Decline(Failure),
 }
@@ -65,7 +67,11 @@ impl Drains {
             safe_mode::Care::Turn(mode) => {
                 let name = mode.scope.control();
                 let lane = self.lane(&name, mode.drain.unwrap_or(rule.drain));
-                lane.turn(house, &name, effect.claim.lease.job).await?.map_or(Care::Go, wait)
+                let back_at = lane.turn(house, &name, effect.claim.lease.job).await?;
+                match back_at {
+                    Some(until) => wait(until),
+                    None => Care::GoInTurn(lane),
+                }
             }
             safe_mode::Care::TooOld(waited) => {
                 let why = format!("waited in safe mode for {}, longer than it may", human(waited));
