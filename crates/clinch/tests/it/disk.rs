@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+/// As many events as a disk has room for take their time.
+const LONG: Duration = Duration::from_secs(120);
+
 /// A file system of its own, as large as said.
 struct SmallDisk {
     dir: tempfile::TempDir,
@@ -112,7 +115,7 @@ async fn full_disk(mebibytes: u64, reserve: usize) {
     eventually("the server is ready again, without a restart", PATIENCE, async || server.is_ready(&client).await).await;
     provider.settle(&server.intake).await;
     assert_eq!(provider.deliver(&server.intake).await, Told::Acknowledged);
-    place.drained().await;
+    eventually("every job ends", LONG, async || place.jobs("queued") + place.jobs("retrying") == 0).await;
     assert_eq!(place.jobs("success") as usize, provider.made());
     server.stop().await;
     place.verified();
@@ -126,7 +129,7 @@ async fn load_until_refused(provider: &Arc<Provider>, server: &Server) {
         let (provider, intake, stop) = (provider.clone(), server.intake.clone(), stop.clone());
         tokio::spawn(async move { provider.load(&intake, 8, 2_000, &stop).await })
     };
-    eventually("the disk is full", PATIENCE, async || !provider.refusals().is_empty()).await;
+    eventually("the disk is full", LONG, async || !provider.refusals().is_empty()).await;
     stop.cancel();
     load.await.unwrap();
     assert!(provider.acknowledged().len() > 50, "the disk was full from the start");

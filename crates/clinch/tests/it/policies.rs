@@ -1,7 +1,7 @@
 //! Policies: nobody gets what he has not agreed to, at night, or more often than he may.
 
 use crate::nodes::{Nodes, shared_postgres};
-use crate::process::{AGAIN, Books, Pace, Place, Server, client};
+use crate::process::{AGAIN, Books, PATIENCE, Pace, Place, Server, client, eventually};
 use crate::world::{OK, Reply, World, check_absent, worker_with_step};
 use clinch::app::Roles;
 use clinch_core::death::Reason;
@@ -246,6 +246,8 @@ async fn g1_a_contact_gets_exactly_two_though_a_node_is_killed_in_the_middle() {
     nodes.place.sink.called(2).await;
     first.kill9();
     nodes.place.sink.pace(Pace::Prompt);
+    // Who could not ask the database for a while begins anew to listen for the others.
+    eventually("what the dead node had is given back", 3 * PATIENCE, async || nodes.jobs("running").await == 0).await;
     nodes.drained().await;
     exactly_two_of(EVENTS, &nodes.place, nodes.books().await).await;
     nodes.verified();
