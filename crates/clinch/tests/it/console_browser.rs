@@ -32,7 +32,7 @@ impl Browser {
     }
 
     pub async fn at(at: SocketAddr, name: &str, password: &str) -> Browser {
-        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+        let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy().build().unwrap();
         let mut browser = Browser { client, at, cookie: String::new() };
         let form = [("name", name), ("password", password)];
         let entered = browser.send("/login", &form, true).await;

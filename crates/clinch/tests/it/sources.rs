@@ -475,7 +475,7 @@ async fn a5_p9_what_is_dropped_or_hashed_is_in_no_file_and_in_no_answer() {
         for entry in std::fs::read_dir(&edge.place.data_dir).unwrap() {
             let path = entry.unwrap().path();
             let bytes = std::fs::read(&path).unwrap();
-            let holds = |word: &[u8]| bytes.windows(6).any(|window| window == word);
+            let holds = |word: &[u8]| bytes.windows(word.len()).any(|window| window == word);
             assert!(!holds(b"goldfinch"), "{when}: {} has what was to be dropped", path.display());
             kept |= holds(b"kept-7");
         }
