@@ -161,8 +161,17 @@ pub fn read_status(status: u16, retry_on: &Statuses, retry_after: Option<Duratio
         425 | 500..=599 => Reason::TargetDown,
         _ => Reason::RejectedByTarget,
     };
-    let again = if retry_on.has(status) { Again::Later(retry_after) } else { Again::Never };
+    let again = match retry_on.has(status) {
+        true if is_of_gateway(status) && *retry_on == Statuses::default() => Again::Unsure(retry_after),
+        true => Again::Later(retry_after),
+        false => Again::Never,
+    };
     Some((reason, again))
+}
+
+/// Answered by somebody in between, who lost the target or waited for it in vain: it may have done what it was asked for.
+pub const fn is_of_gateway(status: u16) -> bool {
+    matches!(status, 502 | 504)
 }
 
 /// Why a step that does this is tried again, as far as its action and its partner say. A job that is undone, or whose worker was
@@ -178,7 +187,7 @@ pub fn retried_for(action: &Action) -> BTreeSet<Reason> {
         return steps.flat_map(|step| retried_for(&step.action)).chain(asks).collect();
     };
     let answered = (100..=599).filter_map(|status| match read_status(status, &partner.retry_on, None)? {
-        (reason, Again::Later(_)) => Some(reason),
+        (reason, Again::Later(_) | Again::Unsure(_)) => Some(reason),
         (_, Again::Never) => None,
     });
     let own = match action {
@@ -193,6 +202,8 @@ pub fn retried_for(action: &Action) -> BTreeSet<Reason> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     Later(Option<Duration>),
+    /// It is not known whether it was done, as after an answer that was lost.
+    Unsure(Option<Duration>),
     Never,
 }
 
@@ -320,6 +331,24 @@ run:
             assert_eq!(said != Again::Never, again, "{status}");
         }
         assert_eq!(read_status(204, &Statuses::default(), None), None);
+    }
+
+    #[test]
+    fn p3_what_a_gateway_says_of_a_target_is_a_lost_answer_unless_the_integration_knows_better() {
+        let usual = Statuses::default();
+        let own = Statuses(vec![(429, 429), (500, 599)]);
+        let never = Statuses(vec![(429, 429)]);
+        let pause = Some(Duration::from_secs(3));
+        for status in [502, 504] {
+            let again = |retry_on| read_status(status, retry_on, pause).expect("not a success").1;
+            assert_eq!(again(&usual), Again::Unsure(pause), "{status}");
+            assert_eq!(again(&own), Again::Later(pause), "{status}");
+            assert_eq!(again(&never), Again::Never, "{status}");
+        }
+        for status in [500, 501, 503, 505, 429] {
+            let (_, again) = read_status(status, &Statuses::default(), pause).expect("not a success");
+            assert_eq!(again, Again::Later(pause), "{status}");
+        }
     }
 
     #[test]

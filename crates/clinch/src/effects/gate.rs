@@ -255,11 +255,19 @@ impl Gate {
                     None => (EffectState::Done(receipt.clone()), Ok(receipt)),
                     Some((reason, again)) => {
                         let error = format!("step `{step}`: the target answered {}", receipt.status);
-                        let outcome = match again {
-                            Again::Later(retry_after) => Outcome::Failed(Failure { reason, error, retry_after }),
-                            Again::Never => Outcome::Refused(Failure::new(reason, error)),
-                        };
-                        (EffectState::NotDone, Err(outcome))
+                        match again {
+                            Again::Later(retry_after) => {
+                                let failure = Failure { reason, error, retry_after };
+                                (EffectState::NotDone, Err(Outcome::Failed(failure)))
+                            }
+                            Again::Unsure(retry_after) => {
+                                let error =
+                                    format!("{error}, which a gateway says that has lost it: it may have done it");
+                                let failure = Failure { reason, error, retry_after };
+                                (EffectState::Unknown, Err(Outcome::Unknown { class, failure }))
+                            }
+                            Again::Never => (EffectState::NotDone, Err(Outcome::Refused(Failure::new(reason, error)))),
+                        }
                     }
                 }
             }

@@ -3,6 +3,7 @@
 use crate::effects::{Forwarded, Sent};
 use crate::telemetry::PROXIED;
 use bytes::Bytes;
+use clinch_core::attempt::is_of_gateway;
 use clinch_core::call::CallAnswer;
 use clinch_core::time::Timestamp;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -96,6 +97,7 @@ impl Answer {
         match self {
             Answer::Answered { how: How::Passed, .. } => passed,
             Answer::Answered { how: How::Made, status, .. } if status.is_success() => done,
+            Answer::Answered { how: How::Made, status, .. } if is_of_gateway(status.as_u16()) => unknown,
             Answer::Answered { how: How::Made, .. } => not_done,
             Answer::Answered { how: How::Joined, .. } => joined,
             Answer::Answered { how: How::Kept, .. } | Answer::Unreadable => replayed,

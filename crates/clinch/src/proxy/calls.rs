@@ -4,6 +4,7 @@ use super::Rules;
 use super::answer::Answer;
 use crate::effects::{Forwarded, HttpCall, HttpClient, Sent};
 use crate::house::House;
+use clinch_core::attempt::is_of_gateway;
 use clinch_core::call::{CallAnswer, CallKey, Caller};
 use clinch_core::effect::Idempotency;
 use clinch_core::key::Fingerprint;
@@ -116,6 +117,7 @@ impl Calls {
         crate::crash::point("after_call");
         let end = match &sent {
             Ok(forwarded) if forwarded.status.is_success() => CallEnd::Done(kept(forwarded).encode().into()),
+            Ok(forwarded) if is_of_gateway(forwarded.status.as_u16()) => CallEnd::Unknown,
             // Only successes are remembered.
             Ok(_) => CallEnd::NotDone,
             Err(Sent::NoAnswer { .. }) => CallEnd::Unknown,

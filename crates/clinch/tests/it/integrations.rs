@@ -140,6 +140,29 @@ async fn d2_a_lost_answer_is_looked_up_and_what_was_not_done_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p3_d2_what_a_gateway_says_of_a_target_is_a_lost_answer() {
+    for status in [502, 504] {
+        let asked = world(LOOKUP).await;
+        asked.target.script("/charge", [Reply::Status(status)]);
+        asked.target.script("/leads", [found(r#"{"total": 1}"#)]);
+        asked.post_and_wait("k", BODY, Word::Success).await;
+        assert_eq!((asked.target.calls_at("/charge").len(), asked.target.calls_at("/leads").len()), (1, 1), "{status}");
+
+        let nobody = world("    idempotency: none\n").await;
+        nobody.target.script("/charge", [Reply::Status(status)]);
+        let story = nobody.post_and_wait("k", BODY, Word::Dead).await;
+        assert_eq!((story.row.reason, story.row.attempts), (Some(Reason::UnknownOutcome), 1), "{status}");
+        assert_eq!(story.effects[0].state, EffectState::Unknown, "{status}");
+
+        let keyed = world("    idempotency: header\n    honoured_for: 24h\n").await;
+        keyed.target.script("/charge", [Reply::Status(status), OK]);
+        keyed.post_and_wait("k", BODY, Word::Success).await;
+        let calls = keyed.target.calls_at("/charge");
+        assert_eq!((calls.len(), calls[0].key()), (2, calls[1].key()), "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c3_which_answers_are_tried_again_is_the_integrations_to_say() {
     let world = world("    retry_on: [409]\n    idempotency: natural\n").await;
     world.target.script("/charge", [Reply::Status(409), OK]);

@@ -151,6 +151,15 @@ async fn d3_only_a_success_is_remembered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn d3_p3_a_call_that_a_gateway_lost_is_not_sent_again() {
+    let front = Front::new().await;
+    front.world.target.script("/leads", [Reply::Status(504), CREATED]);
+    assert_eq!(front.post("k-1", "{}").await.status, 504, "what came is handed on");
+    front.post("k-1", "{}").await.check_problem(409, "outcome-unknown");
+    assert_eq!(front.made(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn d3_a_call_whose_answer_was_lost_is_not_sent_again_unless_the_operator_says_so() {
     let mut front = Front::new().await;
     front.world.target.script("/leads", [Reply::Drop, CREATED]);
