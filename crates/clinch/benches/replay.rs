@@ -5,8 +5,10 @@
 //! cargo bench -p clinch --bench replay -- [ROUNDS [JOBS [RATE]]]      # 3 10000 500/s
 //! ```
 //!
-//! Each round makes dead letters, measures live events alone, then while a plan brings the dead letters back: same queue, same
-//! worker, same partner. The last round kills the server with SIGKILL half way and presses a second time.
+//! Each round makes dead letters and lets a plan bring them back while live events come: same queue, same worker, same partner. The
+//! plan is paused every few seconds, so that live events alone and live events meanwhile are measured in turn: a disk that is slow
+//! for a while is slow for both. The last round kills the server with SIGKILL half way and presses a second time; what is on its way
+//! around a switch or a kill is not measured.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -15,17 +17,18 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Live events in a second, and for how long they are measured alone.
+/// Live events in a second.
 const LIVE: u64 = 200;
-const ALONE: Duration = Duration::from_secs(15);
+/// For how long they are measured before the plan is paused or goes on.
+const TURN: Duration = Duration::from_secs(2);
+/// And what comes so soon after that is not.
+const SETTLE: Duration = Duration::from_millis(400);
 /// What comes before this is not measured.
 const WARM_UP: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(300);
-/// How often it is looked at how far a plan is. Each look is a process that takes a core from who is measured: a few times in a round.
-const LOOK: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(900);
 
 const FLOW: &str = "version: 1
 name: orders
@@ -50,7 +53,46 @@ struct Partner {
     is_well: AtomicBool,
     /// How often each was asked for.
     made: Mutex<HashMap<String, u32>>,
-    took: Mutex<Vec<Duration>>,
+    /// What live events have waited for, while it is measured.
+    waits: Mutex<Waits>,
+}
+
+#[derive(Default)]
+struct Waits {
+    now: Option<Beside>,
+    alone: Vec<Duration>,
+    meanwhile: Vec<Duration>,
+}
+
+/// What live events are beside.
+#[derive(Clone, Copy)]
+enum Beside {
+    Nothing,
+    Replay,
+}
+
+impl Partner {
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().expect("whole")
+    }
+
+    /// Measures for one turn.
+    async fn measure(&self, beside: Beside) {
+        tokio::time::sleep(SETTLE).await;
+        self.waits().now = Some(beside);
+        tokio::time::sleep(TURN).await;
+        self.waits().now = None;
+    }
+}
+
+impl Waits {
+    fn add(&mut self, took: Duration) {
+        match self.now {
+            Some(Beside::Nothing) => self.alone.push(took),
+            Some(Beside::Replay) => self.meanwhile.push(took),
+            None => {}
+        }
+    }
 }
 
 fn micros() -> u64 {
@@ -66,7 +108,7 @@ async fn charge(State(partner): State<Arc<Partner>>, request: Request) -> Status
     match body["sent_at"].as_u64() {
         None if !partner.is_well.load(Ordering::Relaxed) => return StatusCode::UNPROCESSABLE_ENTITY,
         None => {}
-        Some(sent_at) => partner.took.lock().expect("whole").push(Duration::from_micros(now.saturating_sub(sent_at))),
+        Some(sent_at) => partner.waits().add(Duration::from_micros(now.saturating_sub(sent_at))),
     }
     *partner.made.lock().expect("whole").entry(String::from_utf8_lossy(&key).into_owned()).or_default() += 1;
     StatusCode::OK
@@ -75,6 +117,8 @@ async fn charge(State(partner): State<Arc<Partner>>, request: Request) -> Status
 struct Server {
     child: Child,
     intake: String,
+    admin: String,
+    token: String,
 }
 
 impl Server {
@@ -90,7 +134,7 @@ impl Server {
             .stderr(std::fs::File::create(directory.join("log")).expect("a log"))
             .spawn()
             .expect("it starts");
-        let mut server = Server { child, intake: String::new() };
+        let mut server = Server { child, intake: String::new(), admin: String::new(), token: String::new() };
         let began = Instant::now();
         while server.intake.is_empty() {
             assert!(began.elapsed() < PATIENCE, "the server does not start");
@@ -99,9 +143,29 @@ impl Server {
             let card: Value = serde_json::from_str(&card).unwrap_or_default();
             if card["pid"] == server.child.id() {
                 server.intake = card["intake"].as_str().expect("an address").into();
+                server.admin = card["admin"].as_str().expect("an address").into();
             }
         }
+        server.token = std::fs::read_to_string(data_dir.join("admin.token")).expect("a token").trim().into();
         server
+    }
+
+    /// Asked without a process of its own, which would take a core from who is measured.
+    async fn plan(&self, plan: &str) -> Value {
+        let url = format!("{}/api/v1/replays/{plan}", self.admin);
+        let answer = reqwest::Client::new().get(url).bearer_auth(&self.token).send().await.expect("an answer");
+        let told: Value = serde_json::from_slice(&answer.bytes().await.expect("a body")).expect("JSON");
+        told["plan"].clone()
+    }
+
+    /// `pause` or `resume`.
+    async fn turn(&self, plan: &str, turn: &str) {
+        let url = format!("{}/api/v1/replays/{plan}/{turn}", self.admin);
+        let ask = json!({"reason": "to measure what is live alone"});
+        let answer = reqwest::Client::new().post(url).bearer_auth(&self.token).json(&ask).send().await;
+        let status = answer.expect("an answer").status();
+        // It may have ended meanwhile.
+        assert!(status.is_success() || status == 409, "{turn}: {status}");
     }
 }
 
@@ -153,8 +217,7 @@ async fn live(intake: Arc<Mutex<String>>, sent: Arc<AtomicUsize>, stop: Arc<Atom
     under_way.join_all().await;
 }
 
-fn percentiles(partner: &Partner) -> [Duration; 3] {
-    let mut took = std::mem::take(&mut *partner.took.lock().expect("whole"));
+fn percentiles(mut took: Vec<Duration>) -> [Duration; 3] {
     took.sort_unstable();
     [50, 95, 99].map(|percent| took.get(took.len() * percent / 100).copied().unwrap_or_default())
 }
@@ -219,35 +282,37 @@ async fn main() {
         let stop = Arc::new(AtomicBool::new(false));
         let traffic = tokio::spawn(live(intake.clone(), sent.clone(), stop.clone()));
         tokio::time::sleep(WARM_UP).await;
-        partner.took.lock().expect("whole").clear();
-        tokio::time::sleep(ALONE).await;
-        let alone = percentiles(&partner);
-        let began = Instant::now();
         press(directory, &plan, rate).await;
+        let began = Instant::now();
         let mut again = json!(null);
         let told = loop {
-            tokio::time::sleep(LOOK).await;
-            let told = cli(directory, &["replay", "show", &plan]).await["plan"].clone();
+            let known = partner.waits().meanwhile.len();
+            partner.measure(Beside::Replay).await;
+            let told = server.plan(&plan).await;
+            if told["state"] != "running" {
+                // For a part of this turn there was nothing to be beside of.
+                partner.waits().meanwhile.truncate(known);
+                break told;
+            }
             if is_killed && again.is_null() && told["success"].as_u64().unwrap_or(0) > jobs as u64 / 2 {
                 drop(server);
                 server = Server::start(directory).await;
                 *intake.lock().expect("whole") = server.intake.clone();
                 again = press(directory, &plan, rate).await["changed"].clone();
             }
-            if told["state"] != "running" {
-                break told;
-            }
+            server.turn(&plan, "pause").await;
+            partner.measure(Beside::Nothing).await;
+            server.turn(&plan, "resume").await;
             assert!(began.elapsed() < PATIENCE, "the plan does not end: {told}");
         };
-        let took = began.elapsed();
-        let meanwhile = percentiles(&partner);
+        let waits = std::mem::take(&mut *partner.waits());
+        let (alone, meanwhile) = (percentiles(waits.alone), percentiles(waits.meanwhile));
         stop.store(true, Ordering::Relaxed);
         traffic.await.expect("it ends");
         let ratio = meanwhile[1].as_secs_f64() / alone[1].as_secs_f64();
         println!(
-            "round {round}: alone {alone:.1?}, meanwhile {meanwhile:.1?}, p95 ratio {ratio:.2}; {} of {jobs} in {took:.1?} ({:.0}/s){}",
+            "round {round}: alone {alone:.1?}, meanwhile {meanwhile:.1?}, p95 ratio {ratio:.2}; {} of {jobs}{}",
             told["success"],
-            jobs as f64 / took.as_secs_f64(),
             if is_killed {
                 format!("; killed half way, the second press changed something: {again}")
             } else {
