@@ -151,7 +151,7 @@ pub enum Permission {
     /// To give senders tokens.
     Senders,
     Users,
-    /// To make another workspace live.
+    /// To make another workspace live, or to try one.
     Config,
 }
 

@@ -24,6 +24,7 @@ use clinch_core::worker::{Action, DelayAction, QueueBody, Step, Worker};
 use clinch_store::{Claim, LeaseRef, VersionId};
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -90,13 +91,15 @@ fn of_job(house: &House, workspace: &Workspace, event: &Considered, flow: String
         effects: recorded.map_or_else(Vec::new, |job| job.effects.clone()),
     };
     let mut scope = Scope::new(house, (&claim).into(), &event.payload, workspace);
-    let mut player = Player { house, event, claim: &claim, steps: Vec::new(), unknown: BTreeSet::new(), over: None };
+    let mut player =
+        Player { house, workspace, event, claim: &claim, steps: Vec::new(), unknown: BTreeSet::new(), over: None };
     player.walk(&worker.steps, &mut scope);
     JobPlan { flow, queue, worker: Some(worker.name.clone()), steps: player.steps }
 }
 
 struct Player<'a> {
     house: &'a House,
+    workspace: &'a Workspace,
     event: &'a Considered,
     claim: &'a Claim,
     steps: Vec<StepPlan>,
@@ -304,10 +307,18 @@ impl Player<'_> {
         let pepper = Pepper::new(self.house.store.pepper());
         EffectPlan {
             integration: integration.into(),
-            does: rules().sentence(does),
+            does: rules().sentence(&self.without_secrets(does)),
             key: IdempotencyKey::of(self.claim.lease.job, step).as_str().to_string(),
             fingerprint: HEXLOWER.encode(&fingerprint.under(&pepper).as_bytes()[..8]),
         }
+    }
+
+    /// An address may have one in it. The longest first: one may be a part of another.
+    fn without_secrets(&self, does: &str) -> String {
+        let known = self.workspace.secrets.iter().filter_map(|name| self.house.secrets.get(name));
+        let mut known: Vec<String> = known.filter(|secret| !secret.is_empty()).collect();
+        known.sort_by_key(|secret| Reverse(secret.len()));
+        known.iter().fold(does.to_string(), |does, secret| does.replace(secret, "***"))
     }
 
     fn recorded(&self, name: &str) -> Option<&Receipt> {

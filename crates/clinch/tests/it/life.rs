@@ -426,6 +426,28 @@ async fn j2_an_event_that_nobody_sent_is_planned_and_says_which_answers_it_needs
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p9_files_of_ones_own_tell_nobody_a_secret_and_are_tried_by_who_may_make_them_live() {
+    let world = World::new(&[]).await;
+    // Whatever the process has in its environment can be named as a secret.
+    let secret = std::env::var("PATH").unwrap();
+    let url = "http://TARGET/charge?path=${secrets.PATH}";
+    world.write("workers/charge.yml", &WORKER.replace("http://TARGET/charge", &format!("'{url}'")));
+    let body = json!({"to": {"files": files(&world.workspace_dir())}, "flow": "orders", "body": {"order": 7}});
+    for role in ["viewer", "operator", "approver", "growth"] {
+        let user = world.command("/api/v1/users", json!({"name": format!("a-{role}"), "role": role})).await.json();
+        let ask =
+            world.client.post(world.admin_url("/api/v1/config/dry-run")).bearer_auth(user["token"].as_str().unwrap());
+        let refused = Answer::read(ask.body(body.to_string()).send().await.unwrap()).await;
+        refused.check_problem(403, "not-allowed");
+    }
+    let told = world.command("/api/v1/config/dry-run", body).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    let does = told.json()["plan"][0]["steps"][0]["effect"]["does"].as_str().unwrap().to_string();
+    assert!(does.ends_with("/charge?path=***"), "{does}");
+    assert!(!told.body.contains(&secret), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn j2_queues_workers_and_schedules_of_what_is_applied_are_served() {
     let world = World::new(&[]).await;
     world.write("queues.yml", &format!("{}  - name: extra\n", super::world::QUEUES));
