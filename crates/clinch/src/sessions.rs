@@ -167,6 +167,12 @@ impl Sessions {
         Ok(Some(Who { name: session.name, origin, role: session.role, source: None }))
     }
 
+    /// Whether this log-in still stands. To ask is not to use it.
+    pub async fn stands(&self, secret: &str) -> clinch_store::Result<bool> {
+        let session = self.house.store.session(TokenDigest::of(secret)).await?;
+        Ok(session.is_some_and(|session| session.is_live(self.house.clock.now())))
+    }
+
     pub async fn leave(&self, secret: &str) -> clinch_store::Result<()> {
         self.house.store.end_session(TokenDigest::of(secret)).await
     }

@@ -103,6 +103,11 @@ pub fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
 }
 
+/// The secret of the log-in that a request came with.
+pub fn secret(headers: &HeaderMap) -> Option<&str> {
+    cookie(headers, SESSION)
+}
+
 /// Somebody who is logged in, and looks.
 #[derive(Clone)]
 pub struct Visitor {
@@ -157,7 +162,7 @@ impl FromRequestParts<Desk> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, desk: &Desk) -> Result<Visitor, Response> {
         let origin = parts.extensions.get::<Peer>().map_or_else(|| "web".into(), |Peer(ip)| format!("web {ip}"));
-        let secret = cookie(&parts.headers, SESSION);
+        let secret = secret(&parts.headers);
         let who = match secret {
             Some(secret) => desk.sessions.whose(secret, origin).await.map_err(away)?,
             None => None,
@@ -355,7 +360,7 @@ pub async fn log_in(
 /// The answer to somebody who is logged in from now on.
 pub async fn let_in(desk: &Desk, headers: &HeaderMap, secret: &str, mut response: Response) -> Response {
     // Nobody goes on under a secret that he had before.
-    if let Some(before) = cookie(headers, SESSION)
+    if let Some(before) = self::secret(headers)
         && let Err(error) = desk.sessions.leave(before).await
     {
         return away(error);
@@ -365,7 +370,7 @@ pub async fn let_in(desk: &Desk, headers: &HeaderMap, secret: &str, mut response
 }
 
 pub async fn log_out(State(desk): State<Desk>, headers: HeaderMap, _post: Post) -> Response {
-    if let Some(secret) = cookie(&headers, SESSION)
+    if let Some(secret) = secret(&headers)
         && let Err(error) = desk.sessions.leave(secret).await
     {
         return away(error);

@@ -3,9 +3,10 @@
 
 use super::Desk;
 use super::ask::Ask;
-use super::door::Visitor;
+use super::door::{self, Visitor};
 use crate::api::shapes::Overview;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{self, Stream};
 use serde::Serialize;
@@ -38,21 +39,38 @@ impl Pulse {
     }
 }
 
+/// The beats of one page, for as long as who looks is logged in.
+struct Beats {
+    desk: Desk,
+    ask: Ask,
+    secret: String,
+    beat: Interval,
+}
+
+impl Beats {
+    async fn next(&mut self) -> Option<Event> {
+        tokio::select! {
+            () = self.desk.stop.cancelled() => return None,
+            _ = self.beat.tick() => {}
+        }
+        // Asked each time: who logged out or was removed hears nothing more.
+        if !self.desk.sessions.stands(&self.secret).await.ok()? {
+            return None;
+        }
+        let told = self.ask.get::<Overview>("overview").await.ok()?;
+        Event::default().event("pulse").json_data(Pulse::of(&told)).ok()
+    }
+}
+
 pub async fn stream(
     State(desk): State<Desk>,
     visitor: Visitor,
+    headers: HeaderMap,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>> + Send> {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let beats = stream::unfold((desk, visitor.ask, beat), |(desk, ask, mut beat): (Desk, Ask, Interval)| async move {
-        tokio::select! {
-            _ = desk.stop.cancelled() => None,
-            _ = beat.tick() => {
-                let told = ask.get::<Overview>("overview").await.ok()?;
-                let event = Event::default().event("pulse").json_data(Pulse::of(&told)).ok()?;
-                Some((Ok(event), (desk, ask, beat)))
-            }
-        }
-    });
+    let secret = door::secret(&headers).unwrap_or_default().to_string();
+    let beats = Beats { desk, ask: visitor.ask, secret, beat };
+    let beats = stream::unfold(beats, |mut beats| async move { Some((Ok(beats.next().await?), beats)) });
     Sse::new(beats).keep_alive(KeepAlive::default())
 }

@@ -47,6 +47,12 @@ impl Browser {
         Answer::read(request.send().await.unwrap()).await
     }
 
+    /// What goes on for as long as it is told.
+    pub async fn open(&self, path: &str) -> reqwest::Response {
+        let request = self.client.get(format!("http://{}{path}", self.at)).header(COOKIE, &self.cookie);
+        request.send().await.unwrap()
+    }
+
     /// A page that is there.
     pub async fn page(&self, path: &str) -> String {
         let answer = self.get(path).await;

@@ -123,6 +123,18 @@ async fn hear(stream: &mut reqwest::Response, what: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn t101_a_page_that_stays_open_hears_nothing_more_when_its_log_in_is_over() {
+    let world = World::new(&[]).await;
+    let maya = Browser::of_user(&world, "maya", "viewer").await;
+    let mut pulse = maya.open("/live").await;
+    hear(&mut pulse, "event: pulse").await;
+    let removed = world.command("/api/v1/users/maya/remove", json!({"reason": "left"})).await;
+    assert_eq!(removed.status, 200, "{removed:?}");
+    let rest = async { while pulse.chunk().await.unwrap().is_some() {} };
+    tokio::time::timeout(PATIENCE, rest).await.expect("who was removed hears nothing more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn i2_what_happens_is_heard_as_it_happens_by_who_shows_a_token() {
     let world = World::new(&[]).await;
     let token = std::fs::read_to_string(world.data_dir().join("admin.token")).unwrap();
