@@ -88,7 +88,8 @@ impl Sessions {
             return Ok(Entry::Wait(wait));
         }
         let proof = match name == ADMIN {
-            true => self.admin.recognises(word).then_some(Proof::Admin),
+            // Pasted, perhaps with a space around it.
+            true => self.admin.recognises(word.trim()).then_some(Proof::Admin),
             false => self.proof(name, word).await?,
         };
         let entry = match proof {

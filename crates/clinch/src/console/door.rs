@@ -334,10 +334,12 @@ pub async fn log_in(
 ) -> Response {
     let fields: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
     let text = |name: &str| fields.get(name).map_or("", |value| value.trim());
+    // As it was typed: a space at its end is a part of it.
+    let password = fields.get("password").map_or("", String::as_str);
     let back = text("back");
     let back = own_path(back);
     let entry = match text("code") {
-        "" => desk.sessions.enter(text("name"), text("password"), from).await,
+        "" => desk.sessions.enter(text("name"), password, from).await,
         code => desk.sessions.redeem(code, from).await,
     };
     match entry {

@@ -405,6 +405,22 @@ async fn t101_a_password_logs_in_and_the_log_in_ends_for_good() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn k1_a_password_logs_in_as_it_was_set_also_with_spaces_around_it() {
+    let world = World::new(&[]).await;
+    let password = " correct horse battery ";
+    let typed = format!("{password}\n");
+    let added = type_in(&world, &typed, None, &["users", "add", "maya", "--role", "viewer", "--password"]).await;
+    assert_eq!(added.code, 0, "{}", added.err);
+    let mut maya = browser(&world);
+    assert!(!maya.log_in(&named("maya", password.trim())).await);
+    assert!(maya.log_in(&named("maya", password)).await && maya.is_in().await);
+    // A token has none, and is pasted.
+    let token = std::fs::read_to_string(world.data_dir().join("admin.token")).unwrap();
+    assert!(browser(&world).log_in(&named("admin", &format!(" {} ", token.trim()))).await);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn k1_a_link_logs_in_once_with_what_its_maker_came_with() {
     let world = World::new(&[]).await;
     let open = async |said: crate::cli::Said| {
