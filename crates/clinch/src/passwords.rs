@@ -5,6 +5,7 @@ use crate::clock::secret_bytes;
 use argon2::password_hash::{PasswordHasher, PasswordVerifier};
 use argon2::{Algorithm, Argon2, Params, Version};
 use clinch_core::user::PasswordHash;
+use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub const CHARS_MIN: usize = 12;
@@ -37,7 +38,7 @@ pub fn check(name: &str, password: &str) -> Result<(), BadPassword> {
 }
 
 pub struct Passwords {
-    places: Semaphore,
+    places: Arc<Semaphore>,
     /// What fits nothing: whether there is a user of some name must not be heard from how long the answer takes.
     of_nobody: PasswordHash,
 }
@@ -46,7 +47,7 @@ impl Passwords {
     pub fn prepared() -> Passwords {
         // Made of what nobody knows, with the cost of a real one; the work is done once, at the start.
         let nobody = hash(&data_encoding::BASE64URL_NOPAD.encode(&secret_bytes()));
-        Passwords { places: Semaphore::new(AT_ONCE), of_nobody: nobody }
+        Passwords { places: Arc::new(Semaphore::new(AT_ONCE)), of_nobody: nobody }
     }
 
     pub async fn hash(&self, password: String) -> PasswordHash {
@@ -61,7 +62,13 @@ impl Passwords {
     }
 
     async fn beside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
-        let _place = self.places.acquire().await.expect("the places are never closed");
+        let place = self.places.clone().acquire_owned().await.expect("the places are never closed");
+        // It keeps its place until it has ended, also when nobody waits for it any more.
+        let work = move || {
+            let done = work();
+            drop(place);
+            done
+        };
         tokio::task::spawn_blocking(work).await.expect("hashing does not panic")
     }
 }
@@ -91,6 +98,24 @@ mod tests {
         assert!(!passwords.fits("correct horse batterz".into(), Some(kept)).await);
         assert!(!passwords.fits("correct horse battery".into(), None).await);
         assert!(!passwords.fits("x".into(), Some(PasswordHash::new("not one".into()))).await);
+    }
+
+    #[tokio::test]
+    async fn k1_who_hangs_up_does_not_make_room_for_more_work_than_there_are_places() {
+        let passwords = Passwords::prepared();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let work = passwords.beside(move || {
+            begun.send(()).expect("somebody listens");
+            let _ = ends.recv();
+        });
+        tokio::select! {
+            () = work => panic!("it goes on until it is told"),
+            begun = begins => begun.expect("it began"),
+        }
+        assert_eq!(passwords.places.available_permits(), AT_ONCE - 1, "nobody waits for it, and it is at work");
+        end.send(()).expect("it waits");
+        let _all = passwords.places.acquire_many(AT_ONCE as u32).await.expect("never closed");
     }
 
     #[test]
