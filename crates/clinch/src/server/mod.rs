@@ -23,7 +23,7 @@ use tls::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use wire::{Quiet, Watch, Wire};
+use wire::{Pieces, Quiet, Watch, Wire};
 
 /// A handshake has to be done within this time, and so have headers once they began. A new connection has to begin at
 /// once.
@@ -177,11 +177,11 @@ where
         let counted = watch.clone();
         let watched = service_fn(move |request| {
             let answer = service.call(request);
-            let under_way = counted.under_way();
+            let (under_way, watch) = (counted.under_way(), counted.clone());
             async move {
                 let answer = answer.await;
                 drop(under_way);
-                answer
+                answer.map(|answer| answer.map(|body| Pieces::new(body, watch)))
             }
         });
         let connection = http2::Builder::new(TokioExecutor::new())

@@ -2,6 +2,7 @@
 //! only between two requests may it be quiet for longer.
 
 use super::HEADER_TIMEOUT;
+use hyper::body::{Body, Frame, SizeHint};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ struct Seen {
     phase: AtomicUsize,
     /// HTTP/1: the last request was refused, perhaps before its body was read.
     is_refused: AtomicBool,
-    /// HTTP/2: requests under way, and how many there were.
+    /// HTTP/2: requests under way; and how many there were, with the pieces of their answers.
     under_way: AtomicUsize,
     begun: AtomicU64,
 }
@@ -63,7 +64,8 @@ impl Watch {
         UnderWay(self.clone())
     }
 
-    /// Until no request came for `first` on a new connection, or for `later` on one that was used.
+    /// Until no request came for `first` on a new connection; or none, and nothing of an answer was taken, for `later` on one
+    /// that was used.
     pub async fn quiet(&self, first: Duration, later: Duration) -> Quiet {
         let mut known = 0;
         loop {
@@ -74,6 +76,40 @@ impl Watch {
             }
             known = begun;
         }
+    }
+}
+
+/// An answer of an HTTP/2 connection, which is not quiet while pieces of it are taken: a stream of events is one answer.
+pub struct Pieces<B> {
+    body: Pin<Box<B>>,
+    watch: Watch,
+}
+
+impl<B> Pieces<B> {
+    pub fn new(body: B, watch: Watch) -> Self {
+        Pieces { body: Box::pin(body), watch }
+    }
+}
+
+impl<B: Body> Body for Pieces<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let piece = ready!(self.body.as_mut().poll_frame(context));
+        self.watch.0.begun.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(piece)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -172,5 +208,35 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<T> {
             ready!(this.poll_linger(context));
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use futures_util::stream;
+    use http_body_util::{BodyExt, StreamBody};
+    use std::convert::Infallible;
+
+    #[tokio::test]
+    async fn i2_an_answer_that_goes_on_keeps_its_connection_and_one_that_nobody_takes_does_not() {
+        let (first, later) = (Duration::from_millis(10), Duration::from_secs(1));
+        let watch = Watch::default();
+        drop(watch.under_way());
+        let beats = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"beat"))));
+        let mut answer = Pieces::new(StreamBody::new(beats), watch.clone());
+        let taken = async {
+            for _ in 0..50 {
+                sleep(Duration::from_millis(50)).await;
+                answer.frame().await.expect("it goes on").expect("it does not fail");
+            }
+        };
+        tokio::select! {
+            Quiet = watch.quiet(first, later) => panic!("it goes on, and was taken for quiet"),
+            () = taken => {}
+        }
+        let quiet = tokio::time::timeout(Duration::from_secs(30), watch.quiet(first, later)).await;
+        assert!(quiet.is_ok(), "nobody takes more of it");
     }
 }
