@@ -42,9 +42,10 @@ impl Hosts {
     /// The address that is listened on, this machine's own names, and those that the workspace adds.
     pub fn of(address: SocketAddr, added: &[String]) -> Hosts {
         let port = address.port();
-        let own = [address.ip().to_string(), "localhost".into(), "127.0.0.1".into(), "[::1]".into()];
-        let with_port = own.into_iter().map(|name| format!("{name}:{port}"));
-        Hosts(Arc::new(with_port.chain(added.iter().map(|name| name.to_ascii_lowercase())).collect()))
+        let own = ["localhost", "127.0.0.1", "[::1]"].map(|name| format!("{name}:{port}"));
+        // With brackets where browsers write them.
+        let own = own.into_iter().chain([address.to_string()]);
+        Hosts(Arc::new(own.chain(added.iter().map(|name| name.to_ascii_lowercase())).collect()))
     }
 
     fn knows(&self, host: &str) -> bool {
@@ -440,6 +441,8 @@ mod tests {
         for known in ["10.0.0.5:7401", "localhost:7401", "127.0.0.1:7401", "CLINCH.corp.example"] {
             assert!(hosts.knows(known), "{known}");
         }
+        let newer = Hosts::of("[2001:db8::5]:7401".parse().expect("an address"), &[]);
+        assert!(newer.knows("[2001:db8::5]:7401") && !newer.knows("[2001:db8::6]:7401"));
         for other in ["evil.example", "localhost:7400", "localhost", "10.0.0.5:7401.evil.example", ""] {
             assert!(!hosts.knows(other), "{other}");
         }
