@@ -42,8 +42,9 @@ impl Senders {
     /// Reads what was revoked.
     pub async fn look(&self, store: &dyn Store) -> clinch_store::Result<()> {
         let tokens = store.tokens().await?;
-        let revoked = tokens.into_iter().filter(|row| row.revoked_at.is_some()).map(|row| row.sender.token).collect();
-        *self.revoked.write().expect("nobody panics while holding the revoked") = revoked;
+        let revoked = tokens.into_iter().filter(|row| row.revoked_at.is_some()).map(|row| row.sender.token);
+        // Nothing is taken out: what is revoked stays so, and a look that began before another may end after it.
+        self.revoked.write().expect("nobody panics while holding the revoked").extend(revoked);
         Ok(())
     }
 }
