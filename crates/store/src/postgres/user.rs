@@ -237,6 +237,8 @@ pub(super) async fn remove_token(
     let sql = "DELETE FROM person_token WHERE id = $1 AND person = $2 RETURNING id";
     let had = !line.query(sql, &[&token.to_string(), &name.as_str()]).await?.is_empty();
     if had {
+        // Whoever had it may have made a link with it and logged in.
+        log_out(&mut line, name).await?;
         audit::append(&mut line, [&(token_removed(name, token), record.clone())]).await?;
     }
     line.commit().await?;

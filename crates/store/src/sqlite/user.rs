@@ -168,6 +168,8 @@ pub(super) fn remove_token(
     let sql = "DELETE FROM person_token WHERE id = ?1 AND person = ?2";
     let had = batch.conn.execute(sql, [&token.to_string(), name.as_str()])? > 0;
     if had {
+        // Whoever had it may have made a link with it and logged in.
+        log_out(batch, name)?;
         audit::append(batch, &token_removed(name, token), record)?;
     }
     Ok(had)

@@ -116,6 +116,7 @@ macro_rules! every_law {
             }
             session {
                 k1_a_password_opens_a_session_on_record
+                k1_a_token_that_is_removed_ends_what_was_logged_in_with_it
                 k1_a_link_opens_one_session_however_many_use_it
                 k1_who_a_provider_vouches_for_is_one_user_however_often_he_comes_at_once
                 k1_whom_a_provider_gives_nothing_any_more_is_logged_out

@@ -127,6 +127,24 @@ pub async fn k1_whom_a_provider_gives_nothing_any_more_is_logged_out(world: Worl
     world.adds_up().await;
 }
 
+pub async fn k1_a_token_that_is_removed_ends_what_was_logged_in_with_it(world: World) {
+    maya(&world).await;
+    add(&world, NewUser { password: Some(kept("two")), ..user("ben", Role::Operator, "clk_2") }).await;
+    for (code, who) in [("used", "maya"), ("unused", "maya"), ("other", "ben")] {
+        world.make_link(link(later(1), code, who, Role::Operator)).await.expect("made");
+    }
+    assert!(open(&world, with_link(later(2), "s-1", "used")).await);
+    assert!(open(&world, with_link(later(2), "s-2", "other")).await);
+    let token =
+        world.user_tokens().await.expect("read").into_iter().find(|row| row.user == name("maya")).expect("hers");
+    assert!(
+        world.remove_user_token(name("maya"), token.id, by("admin", "it leaked", later(3))).await.expect("answered")
+    );
+    assert_eq!(whose(&world, "s-1").await, None);
+    assert!(!open(&world, with_link(later(4), "s-3", "unused")).await);
+    assert!(whose(&world, "s-2").await.is_some(), "others go on");
+}
+
 pub async fn k1_a_link_opens_one_session_however_many_use_it(world: World) {
     maya(&world).await;
     // Its maker came with less than he might have.
