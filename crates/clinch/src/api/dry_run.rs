@@ -35,7 +35,7 @@ pub struct DryRunAsk {
     /// What it is compared with; the live workspace if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<SideAsk>,
-    /// Only events of this flow; needed with `body`.
+    /// Only events of this flow, looked for among the newest 10,000; needed with `body`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow: Option<String>,
     /// The newest so many recorded events.
@@ -109,14 +109,18 @@ pub async fn run(
     match (ask.last, &ask.event, ask.body) {
         (Some(last), None, None) => {
             let last = last.min(EVENTS_MAX);
-            let mut before = None;
-            while trial.told.events + trial.told.unreadable < last {
-                let left = last - trial.told.events - trial.told.unreadable;
+            let (mut before, mut looked_at) = (None, 0);
+            while trial.taken() < last && looked_at < EVENTS_MAX {
+                let left = if trial.flow.is_some() { EVENTS_MAX - looked_at } else { last - trial.taken() };
                 let filter = EventFilter { before, limit: left.clamp(1, LIST_ROWS_MAX), ..EventFilter::default() };
                 let page = house.store.events(filter).await?;
+                looked_at += page.rows.len();
                 for rows in page.rows.chunks(AT_ONCE) {
                     for read in join_all(rows.iter().map(|row| recorded(&house, row.id))).await {
-                        trial.take(read?);
+                        let read = read?;
+                        if trial.taken() < last {
+                            trial.take(read);
+                        }
                     }
                 }
                 before = page.next;
@@ -155,6 +159,10 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
+    fn taken(&self) -> usize {
+        self.told.events + self.told.unreadable
+    }
+
     fn take(&mut self, event: Option<Considered>) {
         let Some(event) = event else {
             self.told.unreadable += 1;
@@ -165,6 +173,9 @@ impl Trial<'_> {
         };
         let (before, after) =
             (only(self.forecast.foresee(self.old, &event)), only(self.forecast.foresee(self.new, &event)));
+        if self.flow.is_some() && before.is_empty() && after.is_empty() {
+            return;
+        }
         self.told.events += 1;
         let said = differences(&before, &after);
         if said.is_empty() {

@@ -386,6 +386,23 @@ async fn j2_a_dry_run_plans_what_was_recorded_like_the_live_one_and_sends_nothin
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn j2_a_dry_run_of_a_flow_counts_its_events_alone() {
+    let world = World::with_roles(NO_WORKER, &[("flows/more.yml", &second_route())]).await;
+    let send = async |path: &str, key: &str| world.deliver(path, &[("idempotency-key", key)], "{}").await.status;
+    for key in ["k-1", "k-2", "k-3"] {
+        assert_eq!(send("/hooks/orders", key).await, 202);
+    }
+    for key in ["k-4", "k-5"] {
+        assert_eq!(send("/hooks/more", key).await, 202);
+    }
+    for (flow, last, events) in [("orders", 2, 2), ("orders", 9, 3), ("more", 9, 2)] {
+        let told = dry(&world, json!({"flow": flow, "last": last})).await;
+        assert_eq!((&told["events"], &told["same"]), (&json!(events), &json!(events)), "{flow} {last}: {told}");
+    }
+    assert_eq!(dry(&world, json!({"last": 4})).await["events"], 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn j2_an_event_that_nobody_sent_is_planned_and_says_which_answers_it_needs() {
     let world = World::new(&[("workers/charge.yml", TWO_STEPS)]).await;
     let directory = world.workspace_dir().display().to_string();
