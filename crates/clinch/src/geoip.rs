@@ -27,10 +27,13 @@ impl Geoip {
     /// Opens these files of a workspace, or says which cannot be used.
     pub fn open<'f>(workspace: &Path, files: impl IntoIterator<Item = &'f str>) -> Result<Geoip, String> {
         let geoip = Geoip { workspace: workspace.to_path_buf(), open: Mutex::default() };
-        for file in files {
-            geoip.database(file)?;
-        }
+        geoip.hold(files)?;
         Ok(geoip)
+    }
+
+    /// Opens these too, or says which cannot be used.
+    pub fn hold<'f>(&self, files: impl IntoIterator<Item = &'f str>) -> Result<(), String> {
+        files.into_iter().try_for_each(|file| self.database(file).map(drop))
     }
 
     /// What the database says of the address; null if it does not know it.

@@ -94,7 +94,7 @@ pub fn checked(files: &Files) -> Result<(Workspace, Vec<Problem>), Vec<Problem>>
     }
 }
 
-/// The workspace, if this node can run it as it is: its secrets are there, its runtimes too.
+/// The workspace, if this node can run it as it is: its secrets are there, its runtimes and databases of addresses too.
 pub fn fit(house: &House, files: &Files) -> Result<Workspace, Unfit> {
     let (mut workspace, _) = checked(files).map_err(Unfit::Problems)?;
     if house.detour.is_some() {
@@ -104,6 +104,9 @@ pub fn fit(house: &House, files: &Files) -> Result<Workspace, Unfit> {
     let missing = if roles.worker { runtimes::missing(&workspace, Severity::Error) } else { Vec::new() };
     if !missing.is_empty() {
         return Err(Unfit::Problems(missing));
+    }
+    if roles.worker {
+        house.geoip.hold(workspace.geoip_files()).map_err(Unfit::Here)?;
     }
     if roles.intake && house.versions.workspace().settings.kv != workspace.settings.kv {
         return Err(Unfit::Here(

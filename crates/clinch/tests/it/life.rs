@@ -178,6 +178,16 @@ async fn f36_a_workspace_with_errors_or_without_its_secrets_is_refused_and_nothi
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn f36_a_workspace_that_looks_addresses_up_in_a_file_that_is_not_there_is_refused() {
+    let world = World::new(&[]).await;
+    let step = "  - name: made\n    enrich: {geoip: {from: body.ip, database: geo/City.mmdb}}\n";
+    world.write("workers/charge.yml", &super::world::worker_with_step(step));
+    let told = apply(&world, json!({})).await.check_problem(422, "config-invalid");
+    assert!(told["detail"].as_str().unwrap().contains("geo/City.mmdb cannot be used"), "{told}");
+    assert_eq!(live(&world).await["version"], "v1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn j2_files_that_were_live_before_do_not_undo_what_an_operator_chose() {
     let mut world = World::with_roles(NO_WORKER, &[]).await;
     let old = FLOW.to_string();
