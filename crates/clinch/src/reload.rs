@@ -247,7 +247,7 @@ async fn follow(house: &House) {
     let _changing = house.reload.changing.lock().await;
     let live = match house.store.live_version().await {
         Ok(Some(live)) if live != house.versions.live() => live,
-        Ok(_) => return,
+        Ok(_) => return forgive(house),
         Err(error) => return tracing::debug!("which workspace is live could not be read: {error}"),
     };
     let files = match house.store.version_files(live).await {
@@ -267,6 +267,15 @@ async fn follow(house: &House) {
             let said = format!("v{} is live, and this node cannot run it: {}", live.0, unfit.told(&files));
             refuse(house, What::Version(live), said);
         }
+    }
+}
+
+/// What this node could not run is live no more: what it runs is.
+fn forgive(house: &House) {
+    if house.reload.refused().is_some_and(|refused| matches!(refused.what, What::Version(_))) {
+        house.metrics.config_forgiven();
+        house.reload.set(None);
+        tracing::info!("v{} is what is live again, here as elsewhere", house.versions.live().0);
     }
 }
 
@@ -305,6 +314,7 @@ async fn read_again(house: &House, why: &str) {
         Ok(Activated::Live(version)) => adopt(house, version, files, workspace),
         Ok(Activated::Kept { live, files: own }) => {
             house.reload.set(None);
+            house.metrics.config_forgiven();
             tracing::warn!("{}", kept(live, own, &house.versions.directory.display().to_string()));
         }
         Ok(Activated::Conflict(_)) => unreachable!("nothing was expected"),

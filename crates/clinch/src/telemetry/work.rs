@@ -431,6 +431,11 @@ impl Metrics {
     pub fn config_refused(&self) {
         self.reload_ok.set(0);
     }
+
+    /// Nobody wants any more what was refused.
+    pub fn config_forgiven(&self) {
+        self.reload_ok.set(1);
+    }
 }
 
 #[cfg(test)]

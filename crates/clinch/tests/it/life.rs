@@ -3,8 +3,10 @@
 use super::nodes::{Nodes, shared_postgres};
 use super::process::{AGAIN, PATIENCE, Place, Provider, Server, client, eventually};
 use super::world::{Answer, FLOW, NO_WORKER, OK, Reply, WORKER, World};
+use clinch_core::audit::Who;
 use clinch_core::config::Files;
 use clinch_core::job::Word;
+use clinch_store::{ActivateAsk, Activated, Activation};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -175,6 +177,32 @@ async fn f36_a_workspace_with_errors_or_without_its_secrets_is_refused_and_nothi
     assert_eq!(world.post("k-1", "{}").await.status, 202);
     let (code, said) = world.clinch(&["apply", "--reason", "x"]).await;
     assert!(code != 0, "this directory is no workspace: {said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f36_a_node_that_could_not_run_what_another_made_live_says_no_more_of_it_when_that_is_taken_back() {
+    let world = World::with_roles(NO_WORKER, &[]).await;
+    // As another node does it, which has the secret.
+    let elsewhere = async |files: Files| {
+        let record = Who::clinch("test").record("a story", world.app().house.clock.now());
+        let by = Activation::Operator { action: "config.apply", expect: None };
+        let ask = ActivateAsk { hash: *files.version().as_bytes(), files: files.to_json(), by, record };
+        assert!(matches!(world.app().house.store.activate(ask).await, Ok(Activated::Live(_))));
+    };
+    let well = async || {
+        let metrics = world.admin("/metrics").await.body;
+        metrics.contains("clinch_config_last_reload_successful 1")
+    };
+    let own = clinch::workspace::read_files(&world.workspace_dir()).unwrap();
+    let step = "    http: {url: http://TARGET/charge, headers: {x: '${secrets.NOT_THERE}'}, idempotency: header}\n";
+    world.write("workers/charge.yml", &super::world::worker_with_step(&format!("  - name: charge\n{step}")));
+    elsewhere(clinch::workspace::read_files(&world.workspace_dir()).unwrap()).await;
+    eventually("it says that it cannot", PATIENCE, async || live(&world).await["refused"] != Value::Null).await;
+    assert!(!well().await);
+    elsewhere(own).await;
+    eventually("nothing is wrong any more", PATIENCE, async || live(&world).await["refused"] == Value::Null).await;
+    assert!(well().await);
+    assert_eq!(live(&world).await["version"], "v1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
