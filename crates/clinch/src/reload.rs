@@ -230,7 +230,9 @@ pub fn run(house: House) -> impl Future<Output = ()> {
         loop {
             tokio::select! {
                 () = house.stop.cancelled() => return,
-                _ = hangup.recv() => read_again(&house, "SIGHUP: the files were read again").await,
+                _ = hangup.recv() => {
+                    read_again(&house, "SIGHUP: the files were read again").await;
+                }
                 () = tokio::time::sleep(LOOK_EVERY) => {
                     follow(&house).await;
                     if house.reload.watches {
@@ -285,28 +287,36 @@ async fn watch(house: &House, seen: &mut Option<config::Version>) {
     if now == *seen {
         return;
     }
-    *seen = now;
+    let before = std::mem::replace(seen, now);
     tokio::time::sleep(LOOK_EVERY / 4).await;
     let later = read_files(&house.versions.directory).map(|files| files.version()).ok();
-    // One that is being written is looked at again at the next look.
-    match later == now && now.is_some() {
-        true => read_again(house, "a file of the workspace was changed").await,
-        false => *seen = None,
+    // One that is being written is looked at again at the next look, and one that the store could not be told of.
+    if later != now || !read_again(house, "a file of the workspace was changed").await {
+        *seen = before;
     }
 }
 
-/// Reads the files again; what nobody has seen becomes live.
-async fn read_again(house: &House, why: &str) {
+/// Reads the files again; what nobody has seen becomes live. False: the store could not be asked.
+async fn read_again(house: &House, why: &str) -> bool {
     let _changing = house.reload.changing.lock().await;
     let files = match read_files(&house.versions.directory) {
         Ok(files) if !files.0.is_empty() => files,
-        Ok(_) => return refuse(house, What::Unread, "there is no workspace any more in its directory".into()),
-        Err(error) => return refuse(house, What::Unread, format!("its files cannot be read: {error}")),
+        Ok(_) => {
+            refuse(house, What::Unread, "there is no workspace any more in its directory".into());
+            return true;
+        }
+        Err(error) => {
+            refuse(house, What::Unread, format!("its files cannot be read: {error}"));
+            return true;
+        }
     };
     let what = What::Files(files.version());
     let workspace = match fit(house, &files) {
         Ok(workspace) => workspace,
-        Err(unfit) => return refuse(house, what, unfit.told(&files)),
+        Err(unfit) => {
+            refuse(house, what, unfit.told(&files));
+            return true;
+        }
     };
     let record = Who::clinch("files").record(why, house.clock.now());
     let (hash, text) = (*files.version().as_bytes(), files.to_json());
@@ -318,8 +328,12 @@ async fn read_again(house: &House, why: &str) {
             tracing::warn!("{}", kept(live, own, &house.versions.directory.display().to_string()));
         }
         Ok(Activated::Conflict(_)) => unreachable!("nothing was expected"),
-        Err(error) => refuse(house, what, format!("the store could not be asked: {error}")),
+        Err(error) => {
+            refuse(house, what, format!("the store could not be asked: {error}"));
+            return false;
+        }
     }
+    true
 }
 
 /// That an operator's choice stays, and what to do.

@@ -290,6 +290,10 @@ async fn j2_files_that_are_watched_become_live_by_themselves() {
     let mut server = place.launch(&place.data_dir, &["--watch"], &[]);
     server.opened().await;
     let more = another_way(&place).replace("name: again\n", "name: more\n").replace("/again", "/more");
+    // What is no text is said as well.
+    std::fs::write(place.dir.path().join("workspace/flows/more.yml"), [0xff]).unwrap();
+    let unread = "v1 stays live: the workspace that was read last cannot be: its files cannot be read";
+    eventually("it is said", PATIENCE, async || server.said().contains(unread)).await;
     place.write("flows/more.yml", &more);
     eventually("it is live", PATIENCE, async || server.said().contains("v2 (")).await;
     let url = server.hook("again").replace("/again", "/more");
