@@ -47,6 +47,8 @@ pub struct StandIns {
 struct Book {
     /// Who is at an address: host and port, the path that its calls begin with, and its name.
     homes: Vec<Home>,
+    /// Everybody who is stood in for, mail servers too.
+    names: Vec<String>,
     /// The bodies of successes.
     usual: BTreeMap<String, Value>,
     pages: Mutex<Pages>,
@@ -118,7 +120,9 @@ impl StandIns {
         }
         // The one whose path says most about it first.
         homes.sort_by_key(|home| std::cmp::Reverse(home.path.len()));
-        let book = Arc::new(Book { homes, usual: usual(directory)?, pages: Mutex::default() });
+        let names = homes.iter().map(|home| &home.name).chain(mailboxes.iter().map(|(_, name)| name));
+        let names = names.cloned().collect();
+        let book = Arc::new(Book { homes, names, usual: usual(directory)?, pages: Mutex::default() });
         let mut mail = BTreeMap::new();
         for (host, name) in mailboxes {
             let listener = TcpListener::bind("127.0.0.1:0").await.map_err(io)?;
@@ -281,14 +285,13 @@ fn control(method: &str, path: &str, body: &[u8], book: &Book) -> Response<Full<
             let Ok(asked) = serde_json::from_slice::<BTreeMap<String, Vec<u16>>>(body) else {
                 return said(StatusCode::BAD_REQUEST, &json!({"error": "write {\"NAME\": [STATUS, …]}"}));
             };
-            let known: Vec<&str> = book.homes.iter().map(|home| home.name.as_str()).collect();
             let mut pages = book.pages();
             for (name, statuses) in asked {
                 let waiting = pages.answers.entry(name).or_default();
                 let room = ANSWERS_MAX.saturating_sub(waiting.len());
                 waiting.extend(statuses.into_iter().take(room).map(Reply::status));
             }
-            said(StatusCode::OK, &json!({"stand_ins": known}))
+            said(StatusCode::OK, &json!({"stand_ins": book.names}))
         }
         ("GET", "/calls") => {
             let pages = book.pages();
@@ -298,5 +301,24 @@ fn control(method: &str, path: &str, body: &[u8], book: &Book) -> Response<Full<
             said(StatusCode::OK, &json!({"calls": calls.collect::<Vec<_>>()}))
         }
         _ => said(StatusCode::NOT_FOUND, &json!({"error": "ask GET /calls or POST /answers"})),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clinch_core::config::{self, Files};
+
+    #[tokio::test]
+    async fn j4_everybody_who_is_stood_in_for_can_be_told_to_fail_also_who_carries_mail() {
+        let text = "integrations:\n  crm: {base_url: 'https://crm.example'}\n  \
+                    mail: {smtp: 'smtp://mail.example.com:587', from: 'Shop <hello@shop.example>'}\n";
+        let files = Files(vec![("clinch.yml".into(), text.into())]);
+        let (workspace, _) = config::load(&files).expect("a workspace");
+        let directory = tempfile::tempdir().expect("a directory");
+        let stand_ins = StandIns::start(&workspace, directory.path(), |_| None).await.expect("stand-ins");
+        let told = control("POST", "/answers", br#"{"mail": [451]}"#, &stand_ins.book);
+        let told = told.into_body().collect().await.expect("a body").to_bytes();
+        assert_eq!(serde_json::from_slice::<Value>(&told).expect("JSON"), json!({"stand_ins": ["crm", "mail"]}));
     }
 }
