@@ -20,7 +20,8 @@ Examples:
   clinch apply --reason 'new prices' --expect v41     only if nobody was faster
 
 New events use the files from then on, on every node within a second. Jobs in flight keep the version that they were accepted
-with. What has errors is refused, and nothing changes. What is only read at a start (listeners, TLS, encryption, kv) is named.")]
+with. What has errors is refused, and nothing changes. What is only read at a start (listeners, TLS, encryption) is named;
+a change of kv is refused.")]
 pub struct Apply {
     /// The workspace
     #[arg(value_name = "DIR", default_value = ".")]
