@@ -320,11 +320,34 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
             std::os::unix::fs::symlink(std::path::absolute(entry.path())?, target)?;
         } else if text.starts_with('.') {
             // Data, secrets and version control are no part of a workspace.
-        } else if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &target)?;
+        } else if entry.path().is_dir() {
+            // A server follows links as well. One that leads to where it is has no end.
+            if !from.canonicalize()?.starts_with(entry.path().canonicalize()?) {
+                copy(&entry.path(), &target)?;
+            }
         } else if entry.path().is_file() {
             std::fs::copy(entry.path(), target)?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn j4_a_folder_that_is_a_link_is_part_of_the_workspace_that_is_tested() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (shared, workspace, copied) =
+            (place.path().join("shared"), place.path().join("workspace"), place.path().join("copied"));
+        std::fs::create_dir_all(&shared).expect("made");
+        std::fs::create_dir_all(workspace.join("flows")).expect("made");
+        std::fs::write(shared.join("order.v1.json"), "{}").expect("written");
+        std::os::unix::fs::symlink("../shared", workspace.join("schemas")).expect("linked");
+        std::os::unix::fs::symlink("..", workspace.join("flows/up")).expect("linked");
+        copy(&workspace, &copied).expect("copied");
+        assert!(copied.join("schemas/order.v1.json").is_file() && copied.join("flows").is_dir());
+        assert!(!copied.join("flows/up").exists(), "a link to where it is has no end");
+    }
 }
