@@ -106,6 +106,15 @@ impl EffectState {
     pub const fn is_unclear(&self) -> bool {
         matches!(self, EffectState::Open | EffectState::Unknown)
     }
+
+    /// What is known once this came of another send, where an earlier one may have arrived: that the later one failed says nothing
+    /// of the earlier.
+    pub fn after(self, is_in_doubt: bool) -> EffectState {
+        match self {
+            EffectState::NotDone if is_in_doubt => EffectState::Unknown,
+            known => known,
+        }
+    }
 }
 
 /// The words for what is known of an effect.
@@ -301,6 +310,17 @@ mod tests {
             assert_eq!(leave(Some(&past(EffectState::NotDone)), &promise(class), NOW), Leave::Send);
             assert_eq!(leave(None, &promise(class), NOW), Leave::Send);
         }
+    }
+
+    #[test]
+    fn p3_a_send_that_fails_says_nothing_of_an_earlier_one_whose_answer_was_lost() {
+        let done = EffectState::Done(Receipt { status: 201, body: Bytes::from_static(b"{}") });
+        assert_eq!(EffectState::NotDone.after(true), EffectState::Unknown);
+        assert_eq!(EffectState::NotDone.after(false), EffectState::NotDone);
+        assert_eq!(done.clone().after(true), done);
+        let promise = Promise { honoured_for: Some(Duration::from_secs(60)), ..promise(Idempotency::Header) };
+        let tried_again = past(EffectState::NotDone.after(true));
+        assert_eq!(leave(Some(&tried_again), &promise, NOW + Duration::from_secs(61)), Leave::Ask);
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub struct Effect<'a> {
     pub step: &'a Arc<str>,
     pub partner: &'a Arc<Integration>,
     pub idempotency: Idempotency,
+    /// It was sent before, and nobody knows what came of that.
+    pub is_in_doubt: bool,
     pub policies: Policies,
     pub outgoing: Outgoing,
     /// What is told of the attempt, where somebody listens.
@@ -147,7 +149,7 @@ impl Gate {
         {
             return Ok(halt);
         }
-        let Effect { claim, step, partner, idempotency, spans, .. } = effect;
+        let Effect { claim, step, partner, idempotency, is_in_doubt, spans, .. } = effect;
         let lease = claim.lease;
         let mut visit = match self.enter(partner, lease.job, &*act).await? {
             Entry::Enter(visit) => visit,
@@ -177,7 +179,8 @@ impl Gate {
         crate::crash::point("after_send");
         self.tell(visit, &sent, spans.and_then(Spans::example));
         let answer = spans.map(|_| sent.in_a_word());
-        let passed = self.judge(step, partner, idempotency, sent);
+        let mut passed = self.judge(step, partner, idempotency, sent);
+        passed.conclusion.state = passed.conclusion.state.after(is_in_doubt);
         if let (Some(spans), Some(answer)) = (spans, answer) {
             trail::tell(spans, claim, intent.at, request, answer, partner, &passed);
         }

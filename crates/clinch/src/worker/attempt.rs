@@ -253,18 +253,20 @@ pub async fn run_step(
             return Ok(StepEnd::DoneBefore(receipt));
         }
     }
+    let is_in_doubt = past.is_some_and(|past| past.state.is_unclear());
+    let over = |end: End| StepEnd::Over(End { is_unclear: is_in_doubt, ..end });
     let planned =
         action.plan(name, claim, payload, scope).and_then(|act| Ok((act, action.outgoing(claim, payload, scope)?)));
     let (act, outgoing) = match planned {
         Ok(planned) => planned,
         Err(Failure { reason, error, .. }) => {
-            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+            return Ok(over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
     let policies = match policy::over(step, channel, past, payload, scope) {
         Ok(policies) => policies,
         Err(Failure { reason, error, .. }) => {
-            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+            return Ok(over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
     let turn = match action.promise().idempotency {
@@ -278,7 +280,8 @@ pub async fn run_step(
     let term = || leases.term(claim.lease);
     let idempotency = action.promise().idempotency;
     let spans = scope.spans.as_deref();
-    let effect = Effect { claim, step: name, partner: action.partner(), idempotency, policies, outgoing, spans };
+    let partner = action.partner();
+    let effect = Effect { claim, step: name, partner, idempotency, is_in_doubt, policies, outgoing, spans };
     let halted = match gate.pass(effect, act, term).await? {
         Passage::Passed(passed) => Ok(passed),
         Passage::Wait(Wait { until, waits }) => Err(Outcome::PutOff { until, waits }),
@@ -291,7 +294,7 @@ pub async fn run_step(
             if let Some(turn) = turn {
                 Box::pin(turn.give_back(house)).await?;
             }
-            return Ok(StepEnd::Over(End::of(outcome, name)));
+            return Ok(over(End::of(outcome, name)));
         }
     };
     if let Some(turn) = turn {

@@ -116,10 +116,10 @@ async fn run_branch<'a>(
             }
             StepEnd::Over(end) => {
                 let fate = judge(ground, branch, &end);
-                let mut is_unclear = false;
+                let mut is_unclear = end.is_unclear;
                 if let Some(mut unwritten) = end.unwritten {
                     unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
-                    is_unclear = saga::is_unclear(&unwritten.conclusion.state);
+                    is_unclear |= saga::is_unclear(&unwritten.conclusion.state);
                     if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(None);
                     }

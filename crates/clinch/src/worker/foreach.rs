@@ -134,10 +134,10 @@ impl Turn<'_> {
             }
             StepEnd::Over(end) => {
                 let fate = judge(ground, &branch, &end);
-                let mut unclear = false;
+                let mut unclear = end.is_unclear;
                 if let Some(mut unwritten) = end.unwritten {
                     unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
-                    unclear = saga::is_unclear(&unwritten.conclusion.state);
+                    unclear |= saga::is_unclear(&unwritten.conclusion.state);
                     if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(Ran::TakenOver);
                     }

@@ -83,7 +83,7 @@ pub async fn look_up(
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<Found> {
     let (name, job) = (&step.name, claim.lease.job);
-    let over = |outcome| Ok(Found::Over(StepEnd::Over(End::of(outcome, name))));
+    let over = |outcome| Ok(Found::Over(StepEnd::Over(End { is_unclear: true, ..End::of(outcome, name) })));
     let failed = |reason, why: String| {
         Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
     };

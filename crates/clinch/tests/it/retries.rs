@@ -212,6 +212,35 @@ async fn p3_p4_a_target_that_never_replies_is_given_up_at_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p3_a_lost_reply_stays_unknown_when_those_after_it_fail() {
+    for (status, reason, attempts) in [(503, Reason::TargetDown, 3), (409, Reason::RejectedByTarget, 2)] {
+        let world = World::new(&[]).await;
+        world.target.script("/charge", [Reply::Drop, Reply::Status(status)]);
+        let story = world.post_and_wait("k", BODY, Word::Dead).await;
+        assert_eq!((story.row.reason, story.row.attempts), (Some(reason), attempts), "{status}");
+        assert_eq!(story.effects[0].state, EffectState::Unknown, "{status}");
+        world.close_and_verify().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_a_refused_connection_says_nothing_of_the_call_before_it() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    // It hears one call, and is gone.
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        drop(listener);
+        tokio::io::AsyncReadExt::read_u8(&mut stream).await
+    });
+    let world = World::new(&[("workers/charge.yml", &WORKER.replace("TARGET", &address))]).await;
+    let story = world.post_and_wait("k", BODY, Word::Dead).await;
+    assert_eq!(outcomes(&story), ["unknown", "failed", "failed"]);
+    assert_eq!(story.effects[0].state, EffectState::Unknown);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn p3_a_refused_connection_sent_nothing_and_is_retried_whatever_the_target_promises() {
     // The port is taken, so that nobody else gets it, but nobody listens on it.
     let deaf = tokio::net::TcpSocket::new_v4().unwrap();

@@ -196,6 +196,19 @@ async fn c13_p3_nothing_is_undone_before_a_person_has_decided_about_an_unknown_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c13_p3_nothing_is_undone_when_a_lost_answer_is_followed_by_a_refusal() {
+    let worker = ORDER.replace("url: http://TARGET/ship,", "url: http://TARGET/ship, idempotency: header,");
+    let world = World::new(&[("workers/charge.yml", &worker)]).await;
+    prepare(&world);
+    world.target.script("/ship", [Reply::Drop, Reply::Status(422)]);
+    let dead = world.post_and_wait("k", BODY, Word::Dead).await;
+    assert_eq!(dead.row.reason, Some(Reason::RejectedByTarget));
+    assert_eq!(asked(&world), [&FORWARD[..], &["POST /ship"]].concat());
+    assert!(ledger(&dead).contains(&("ship", "unknown")), "{:?}", ledger(&dead));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c13_p3_an_undoing_of_unknown_outcome_is_for_a_person() {
     let world = world().await;
     world.target.script("/ship", [Reply::Status(422), OK]);
