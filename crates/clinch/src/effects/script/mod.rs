@@ -224,17 +224,23 @@ impl ScriptCall {
         }
     }
 
-    /// What people may see of what went wrong: the end of what the script said, masked.
+    /// What people may see of what went wrong: the end of what the script said, masked. Secrets are hidden before it is cut: half of
+    /// one would not be recognised.
     fn shown(&self, why: &str, said: &Said) -> String {
-        let err = String::from_utf8_lossy(&said.err);
+        let (why, err) = (self.hidden(why), self.hidden(&String::from_utf8_lossy(&said.err)));
         let err = err.trim();
         let from = err.ceil_char_boundary(err.len().saturating_sub(ERROR_CHARS_MAX));
         let why = &why[..why.floor_char_boundary(ERROR_CHARS_MAX)];
-        let mut text = if err.is_empty() { why.to_string() } else { format!("{why}; stderr: {}", &err[from..]) };
-        for secret in self.secrets.iter().filter(|secret| !secret.is_empty()) {
-            text = text.replace(secret.as_str(), "***");
-        }
+        let text = if err.is_empty() { why.to_string() } else { format!("{why}; stderr: {}", &err[from..]) };
         crate::masking::rules().text(&text)
+    }
+
+    /// Without its secrets, the longest first: another may be a part of it.
+    fn hidden(&self, text: &str) -> String {
+        let mut secrets: Vec<&str> =
+            self.secrets.iter().map(String::as_str).filter(|secret| !secret.is_empty()).collect();
+        secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.into_iter().fold(text.to_string(), |text, secret| text.replace(secret, "***"))
     }
 }
 
@@ -350,6 +356,19 @@ mod tests {
         ] {
             assert_eq!(last_json(out.as_bytes()), result, "{out:?}");
         }
+    }
+
+    #[test]
+    fn p9_no_part_of_a_secret_is_left_where_an_error_is_cut() {
+        let home = Home { id: [0; 32], language: Language::Bash, text: "".into(), memory_bytes_max: 64 << 20 };
+        let secrets = ["canary", "canary-of-a-secret"].map(String::from).to_vec();
+        let call = ScriptCall::new(home, vec![], secrets, Duration::from_secs(1), Isolation::Warm);
+        let many = "so ".repeat(ERROR_CHARS_MAX / 3 - 1);
+        let err = format!("canary-of-a-secret {many}").into_bytes();
+        let shown = call.shown(&format!("{many} canary-of-a-secret"), &Said { out: Vec::new(), err });
+        assert!(shown.contains("so so") && !shown.contains("can") && !shown.contains("cret"), "{shown}");
+        let said = Said { out: Vec::new(), err: b"it says canary-of-a-secret\n".to_vec() };
+        assert_eq!(call.shown("it ended with status 1", &said), "it ended with status 1; stderr: it says ***");
     }
 
     #[tokio::test]
