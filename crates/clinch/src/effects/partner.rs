@@ -85,12 +85,16 @@ impl Partner {
     }
 
     /// The same partner after something was set: what is known of it, and the calls that are under way, still count.
-    fn after(&self, integration: Arc<Integration>) -> Partner {
-        let (old, new) = (&self.integration, Partner::new(integration, None));
+    fn after(&self, integration: Arc<Integration>, errors: Option<BreakerRule>) -> Partner {
+        let (old, new) = (&self.integration, Partner::new(integration, errors));
         let (rule, places) = (new.integration.breaker, new.integration.concurrency);
         let breaker = self.breaker.clone().zip(rule).map(|(breaker, rule)| {
             lock(&breaker).follow(rule);
             breaker
+        });
+        let errors = self.errors.clone().zip(errors).map(|(counted, rule)| {
+            lock(&counted).follow(rule);
+            counted
         });
         let places = self.places.clone().zip(places).map(|(places, max)| {
             places.follow(max);
@@ -102,7 +106,7 @@ impl Partner {
             away: self.away.clone(),
             places: places.or(new.places),
             pace: if same_pace { self.pace.clone() } else { new.pace },
-            errors: self.errors.clone(),
+            errors: errors.or(new.errors),
             record: self.record.clone(),
             integration: new.integration,
         }
@@ -328,9 +332,8 @@ impl Known {
             return;
         }
         for partner in self.partners.values_mut() {
-            if let Some(said) = now.integration(&partner.integration.name) {
-                *partner = Arc::new(partner.after(said.clone()));
-            }
+            let said = now.integration(&partner.integration.name).unwrap_or(&partner.integration).clone();
+            *partner = Arc::new(partner.after(said, errors_of(now)));
         }
         self.workspace = Some(now.clone());
     }
@@ -358,9 +361,13 @@ impl Partners {
             return partner.clone();
         }
         let live = now.integration(&called.name).unwrap_or(called);
-        let trip = now.settings.safe_mode.trip.as_ref();
-        let partner = Arc::new(Partner::new(live.clone(), trip.and_then(|trip| trip.errors)));
+        let partner = Arc::new(Partner::new(live.clone(), errors_of(&now)));
         known.partners.insert(called.name.clone(), partner.clone());
         partner
     }
+}
+
+/// The share of failures that asks for safe mode.
+fn errors_of(workspace: &Workspace) -> Option<BreakerRule> {
+    workspace.settings.safe_mode.trip.as_ref().and_then(|trip| trip.errors)
 }

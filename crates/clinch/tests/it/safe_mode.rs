@@ -273,6 +273,25 @@ async fn e4_a_share_of_errors_turns_it_on_for_that_integration_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn e4_a_share_of_errors_counts_for_a_partner_that_was_called_before_it_was_said() {
+    let world = with_breaker(", breaker: none", "", CHARGE).await;
+    world.post_and_wait("before", BODY, Word::Success).await;
+    let rule = "safe_mode: {trip: {errors: {percent: 50, min_calls: 2}}}\n";
+    world.write("clinch.yml", &(PARTNERS.replace(" BREAKER", ", breaker: none") + rule));
+    let directory = world.workspace_dir().display().to_string();
+    let (code, said) = world.clinch(&["apply", &directory, "--reason", "more care", "--yes"]).await;
+    assert_eq!(code, 0, "{said}");
+    world.target.script("/charge", [Reply::Status(503), Reply::Status(503), Reply::Status(200)]);
+    let jobs = [world.post("a", BODY).await.job(), world.post("b", BODY).await.job()];
+    eventually("safe mode", async || !status(&world).await["on"].as_array().unwrap().is_empty()).await;
+    off(&world, json!({})).await;
+    for job in jobs {
+        world.wait(job, Word::Success).await;
+    }
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn e4_a_contact_gets_no_more_messages_than_the_cap_allows() {
     let world = world("safe_mode: {hold: false, cap: {max: 2, per: 1h}}\n", REMIND).await;
     let bob = r#"{"email":"bob@example.com"}"#;
