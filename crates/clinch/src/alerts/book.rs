@@ -42,8 +42,7 @@ pub struct Taken {
 #[derive(Clone, Debug)]
 pub struct Report {
     pub channel: String,
-    pub how: How,
-    pub taken: Vec<(i64, Word)>,
+    pub taken: Vec<(i64, Word, How)>,
 }
 
 impl Book {
@@ -175,7 +174,8 @@ impl Book {
         for (no, word) in wanted {
             let Some(episode) = self.episodes.iter().find(|episode| episode.no == no) else { continue };
             let mut alert = episode.alert.clone();
-            alert.told.insert(channel.name.clone(), Told { word, at: now, how: How::Taken });
+            let told = Told::after(alert.told.get(&channel.name), word, How::Taken, now);
+            alert.told.insert(channel.name.clone(), told);
             let item = Item::of(&alert, word, console);
             if let (true, Some(item)) = (self.change(no, alert).await, item) {
                 taken.push(Taken { no, word, item });
@@ -199,9 +199,9 @@ impl Book {
     /// A channel has told it, or has given up. Another node may have changed the alert since; then it is read again, so that
     /// nobody is told twice.
     pub async fn told(&mut self, report: &Report, now: Timestamp) {
-        for (no, word) in &report.taken {
+        for (no, word, how) in &report.taken {
             for _ in 0..TELL_TRIES {
-                if self.told_one(*no, *word, report, now).await {
+                if self.told_one(*no, (*word, *how), &report.channel, now).await {
                     break;
                 }
                 self.load().await;
@@ -209,12 +209,13 @@ impl Book {
         }
     }
 
-    async fn told_one(&mut self, no: i64, word: Word, report: &Report, now: Timestamp) -> bool {
+    async fn told_one(&mut self, no: i64, (word, how): (Word, How), channel: &str, now: Timestamp) -> bool {
         let no = self.known_as.get(&no).copied().unwrap_or(no);
         let Some(episode) = self.episodes.iter().find(|episode| episode.no == no) else { return false };
         let mut alert = episode.alert.clone();
-        alert.told.insert(report.channel.clone(), Told { word, at: now, how: report.how });
-        let is_first = report.how == How::Sent && word == Word::Firing && alert.signal_at.is_none();
+        let told = Told::after(alert.told.get(channel), word, how, now);
+        alert.told.insert(channel.to_string(), told);
+        let is_first = how == How::Sent && word == Word::Firing && alert.signal_at.is_none();
         if is_first {
             alert.signal_at = Some(now);
         }

@@ -66,49 +66,79 @@ impl Channels {
         let (house, carrier, done) = (self.house.clone(), self.carrier.clone(), self.done.0.clone());
         let (channel, console) = (channel.clone(), console.to_string());
         tokio::spawn(async move {
-            let tell = tokio::time::timeout(NOTICE_MAX, tell(&house, &*carrier, &channel, &notice, &console));
+            let mut handed = Vec::new();
+            let tell =
+                tokio::time::timeout(NOTICE_MAX, tell(&house, &*carrier, &channel, &notice, &console, &mut handed));
             // Who leaves says nothing: another tells it again, rather than nobody.
-            let how =
-                tokio::select! { how = tell => how.unwrap_or(How::Dropped), () = house.stop.cancelled() => return };
-            if how == How::Dropped {
-                house.metrics.notice(&channel.name, NoticeOutcome::Dropped);
-            }
-            let _ = done.send(Report { channel: channel.name, how, taken: told }).await;
+            let is_whole =
+                tokio::select! { whole = tell => whole.unwrap_or(false), () = house.stop.cancelled() => return };
+            let outcome = if is_whole { NoticeOutcome::Sent } else { NoticeOutcome::Dropped };
+            house.metrics.notice(&channel.name, outcome);
+            let is_told = |nth: usize| match channel.kind {
+                ChannelKind::PagerDuty { .. } => handed.get(nth) == Some(&true),
+                _ => handed.contains(&true),
+            };
+            let how = |nth: usize| if is_told(nth) { How::Sent } else { How::Dropped };
+            let taken = told.into_iter().enumerate().map(|(nth, (no, word))| (no, word, how(nth))).collect();
+            let _ = done.send(Report { channel: channel.name, taken }).await;
         });
     }
 }
 
-/// A few tries. What was handed over of it is not handed over again.
-async fn tell(house: &House, carrier: &dyn Carrier, channel: &Channel, notice: &Notice, console: &str) -> How {
+/// Whether all of it was handed over; `handed` is what of it was: PagerDuty gets an event for each alert, a mail goes to each address.
+async fn tell(
+    house: &House,
+    carrier: &dyn Carrier,
+    channel: &Channel,
+    notice: &Notice,
+    console: &str,
+    handed: &mut Vec<bool>,
+) -> bool {
     let parcels = match parcels(house, channel, notice, console) {
         Ok(parcels) => parcels,
         Err(why) => {
             house.metrics.notice(&channel.name, NoticeOutcome::Error);
             tracing::warn!("channel `{}` cannot be told anything: {why}", channel.name);
-            return How::Dropped;
+            return false;
         }
     };
-    let mut parcels = parcels.iter();
-    let mut parcel = parcels.next();
-    let mut tried = 0;
-    while let Some(now) = parcel {
-        match carrier.carry(now).await {
-            Ok(()) => (parcel, tried) = (parcels.next(), 0),
-            Err(error) => {
-                house.metrics.notice(&channel.name, NoticeOutcome::Error);
-                tried += 1;
-                let is_last = tried == TRIES || matches!(error, NotCarried::Never(_));
-                let then = if is_last { "it is given up" } else { "it is tried again" };
-                tracing::warn!("a notice could not be told by channel `{}`; {then}: {}", channel.name, error.why());
-                if is_last {
-                    return How::Dropped;
-                }
-                tokio::time::sleep(PAUSE * 2u32.pow(tried - 1)).await;
-            }
+    hand_over(carrier, &parcels, handed, &|error, is_last| {
+        house.metrics.notice(&channel.name, NoticeOutcome::Error);
+        let then = if is_last { "it is given up" } else { "it is tried again" };
+        tracing::warn!("a notice could not be told by channel `{}`; {then}: {}", channel.name, error.why());
+    })
+    .await;
+    !handed.contains(&false)
+}
+
+/// Called for each try that failed, with whether it was the last.
+type Missed<'a> = &'a (dyn Fn(&NotCarried, bool) + Send + Sync);
+
+/// A few tries for each. What was handed over is not handed over again, and who cannot be reached keeps it from nobody else.
+async fn hand_over(carrier: &dyn Carrier, parcels: &[Parcel], handed: &mut Vec<bool>, missed: Missed<'_>) {
+    let mut tries = TRIES;
+    for parcel in parcels {
+        let carried = carry(carrier, parcel, tries, missed).await;
+        // After one that was tried in vain the others get one try: all of it has to end in time.
+        if let Err(NotCarried::Later(_)) = carried {
+            tries = 1;
         }
+        handed.push(carried.is_ok());
     }
-    house.metrics.notice(&channel.name, NoticeOutcome::Sent);
-    How::Sent
+}
+
+async fn carry(carrier: &dyn Carrier, parcel: &Parcel, tries: u32, missed: Missed<'_>) -> Result<(), NotCarried> {
+    let mut tried = 0;
+    loop {
+        let Err(error) = carrier.carry(parcel).await else { return Ok(()) };
+        tried += 1;
+        let is_last = tried >= tries || matches!(error, NotCarried::Never(_));
+        missed(&error, is_last);
+        if is_last {
+            return Err(error);
+        }
+        tokio::time::sleep(PAUSE * 2u32.pow(tried - 1)).await;
+    }
 }
 
 /// One try, for who wants to know whether it works.
@@ -172,5 +202,35 @@ fn key_of(secret: &str) -> Option<Vec<u8>> {
     match SecretFormat::StandardWebhooks.read(secret.trim()) {
         Ok(Key::Shared(key)) => Some(key),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::people::Soon;
+    use std::sync::Mutex;
+
+    /// Takes what is not for `nobody`, and keeps the addresses.
+    #[derive(Default)]
+    struct Postman(Mutex<Vec<String>>);
+
+    impl Carrier for Postman {
+        fn carry<'a>(&'a self, parcel: &'a Parcel) -> Soon<'a, Result<(), NotCarried>> {
+            let Parcel::Post { url, .. } = parcel else { panic!("{parcel:?}") };
+            self.0.lock().expect("nobody panicked").push(url.clone());
+            let carried = if url == "nobody" { Err(NotCarried::Never("it answered 550".into())) } else { Ok(()) };
+            Box::pin(std::future::ready(carried))
+        }
+    }
+
+    #[tokio::test]
+    async fn h4_who_cannot_be_told_keeps_a_notice_from_nobody_else() {
+        let parcel = |url: &str| Parcel::Post { url: url.into(), headers: Vec::new(), body: String::new() };
+        let (postman, mut handed) = (Postman::default(), Vec::new());
+        let parcels = ["ada", "nobody", "bob"].map(parcel);
+        hand_over(&postman, &parcels, &mut handed, &|_, is_last| assert!(is_last)).await;
+        assert_eq!(handed, [true, false, true]);
+        assert_eq!(*postman.0.lock().expect("nobody panicked"), ["ada", "nobody", "bob"], "each once");
     }
 }

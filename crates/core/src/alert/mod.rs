@@ -196,6 +196,17 @@ pub struct Told {
     #[serde(with = "micros")]
     pub at: Timestamp,
     pub how: How,
+    /// It had been told before that it fires, whatever became of it since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub knows: bool,
+}
+
+impl Told {
+    /// What it is told after what it was told before.
+    pub fn after(before: Option<&Told>, word: Word, how: How, at: Timestamp) -> Told {
+        let knows = before.is_some_and(|told| told.knows || (told.word == Word::Firing && told.how == How::Sent));
+        Told { word, at, how, knows }
+    }
 }
 
 /// How far a notice has come.
@@ -300,7 +311,7 @@ pub(crate) mod tests {
     #[test]
     fn h4_an_alert_reads_back_as_it_was_stored() {
         let mut alert = alert("ClinchCircuitOpen", &["crm"]);
-        alert.told.insert("ops".into(), Told { word: Word::Firing, at: NOW, how: How::Sent });
+        alert.told.insert("ops".into(), Told::after(None, Word::Firing, How::Sent, NOW));
         alert.signal_at = Some(after(3));
         assert_eq!(Alert::from_json(&alert.to_json()), Some(alert));
         assert_eq!(Alert::from_json("{}"), None);

@@ -194,8 +194,8 @@ pub fn due(alert: &Alert, channel: &Channel, is_silent: bool, repeat: Duration, 
         Some(Told { how: How::Taken, at, .. }) if now < *at + LEASE => None,
         Some(Told { word: Word::Resolved, how: How::Taken, .. }) => Some(Word::Resolved),
         Some(Told { word: Word::Resolved, .. }) => None,
-        Some(Told { word: Word::Firing, how, at }) => match (alert.is_firing(), how) {
-            (false, How::Dropped) => None,
+        Some(Told { word: Word::Firing, how, at, knows }) => match (alert.is_firing(), how) {
+            (false, How::Dropped) => knows.then_some(Word::Resolved),
             (false, How::Sent | How::Taken) => Some(Word::Resolved),
             (true, How::Taken) => firing,
             (true, How::Sent) => firing.filter(|_| now >= *at + repeat),
@@ -231,7 +231,7 @@ mod tests {
 
     fn told(word: Word, how: How, at: Timestamp) -> Alert {
         let mut alert = alert("ClinchCircuitOpen", &["crm"]);
-        alert.told.insert("ops".into(), Told { word, at, how });
+        alert.told.insert("ops".into(), Told::after(None, word, how, at));
         alert
     }
 
@@ -271,6 +271,20 @@ mod tests {
         check(&dropped, after(300), Some(Word::Firing));
         dropped.resolved_at = Some(after(310));
         check(&dropped, after(400), None);
+    }
+
+    #[test]
+    fn h4_who_was_told_that_it_began_is_told_that_it_is_over_also_when_a_repetition_was_lost() {
+        let mut alert = told(Word::Firing, How::Sent, NOW);
+        for (how, second) in
+            [(How::Taken, 14_400), (How::Dropped, 14_401), (How::Taken, 14_800), (How::Dropped, 14_801)]
+        {
+            let again = Told::after(alert.told.get("ops"), Word::Firing, how, after(second));
+            alert.told.insert("ops".into(), again);
+        }
+        alert.resolved_at = Some(after(14_900));
+        check(&alert, after(14_900), Some(Word::Resolved));
+        assert!(!is_at_rest(&alert, &[channel()], after(14_900)));
     }
 
     #[test]
@@ -318,7 +332,8 @@ mod tests {
                 let Some(word) = due(&alert, &channel, false, repeat, now) else { continue };
                 // One in four is lost with who took it, one in four fails.
                 let how = [How::Sent, How::Sent, How::Taken, How::Dropped][usize::from(fate)];
-                alert.told.insert("ops".into(), Told { word, at: now, how });
+                let told = Told::after(alert.told.get("ops"), word, how, now);
+                alert.told.insert("ops".into(), told);
                 said.push((word, how, now));
             }
             for pair in said.windows(2) {
@@ -328,6 +343,9 @@ mod tests {
                 }
             }
             prop_assert!(said.first().is_none_or(|first| first.0 == Word::Firing));
+            let knows = said.iter().any(|(word, how, _)| (*word, *how) == (Word::Firing, How::Sent));
+            let is_over = !alert.is_firing() && due(&alert, &channel, false, repeat, now + LEASE).is_none();
+            prop_assert!(!(knows && is_over) || said.iter().any(|one| one.0 == Word::Resolved), "who knows hears the end");
         }
     }
 }
