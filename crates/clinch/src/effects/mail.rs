@@ -160,6 +160,11 @@ impl MailClient {
             Ok(Err(Broken::Said(reply, to))) if reply.is_final() => {
                 Sent::Refused(format!("it answered {} to {to}", reply.codes()))
             }
+            // It took the mail and does not say no: whether it will be delivered is not known.
+            Ok(Err(Broken::Said(reply, to))) if handed && reply.code < 400 => {
+                let why = format!("the mail server answered {} to {to}", reply.codes());
+                Sent::NoAnswer { timed_out: false, why }
+            }
             Ok(Err(Broken::Said(reply, to))) => {
                 let why = format!("the mail server answered {} to {to}", reply.codes());
                 if handed { Sent::Undone(why) } else { Sent::NotSent(why) }

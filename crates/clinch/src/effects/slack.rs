@@ -51,7 +51,11 @@ fn judged(sent: Sent) -> Sent {
         "ratelimited" | "rate_limited" | "message_limit_exceeded" => {
             Sent::Failed { reason: Reason::RateLimited, why: format!("Slack said `{word}`") }
         }
-        "internal_error" | "fatal_error" | "service_unavailable" | "request_timeout" | "team_added_to_org" => {
+        // Slack says of these that a part may have been done before.
+        "internal_error" | "fatal_error" => {
+            Sent::Broken { reason: Reason::TargetDown, why: format!("Slack said `{word}`") }
+        }
+        "service_unavailable" | "request_timeout" | "team_added_to_org" => {
             Sent::Failed { reason: Reason::TargetDown, why: format!("Slack said `{word}`") }
         }
         "invalid_auth" | "not_authed" | "account_inactive" | "token_revoked" | "token_expired" | "missing_scope" => {
@@ -77,9 +81,19 @@ mod tests {
         check(200, "not JSON", "Answered");
         check(429, r#"{"ok":false,"error":"ratelimited"}"#, "Answered");
         check(200, r#"{"ok":false,"error":"ratelimited"}"#, "Failed { reason: RateLimited");
-        check(200, r#"{"ok":false,"error":"fatal_error"}"#, "Failed { reason: TargetDown");
+        check(200, r#"{"ok":false,"error":"service_unavailable"}"#, "Failed { reason: TargetDown");
         check(200, r#"{"ok":false,"error":"invalid_auth"}"#, "Failed { reason: AuthFailed");
         check(200, r#"{"ok":false,"error":"channel_not_found"}"#, "Refused(\"Slack said `channel_not_found`\")");
         check(200, r#"{"ok":false,"error":"Hello ada@example.com"}"#, "Refused(\"Slack said `an error`\")");
+    }
+
+    #[test]
+    fn p3_what_slack_broke_off_may_have_been_done() {
+        for word in ["fatal_error", "internal_error"] {
+            let body = Bytes::from(format!(r#"{{"ok":false,"error":"{word}"}}"#));
+            let answer = Sent::Answered { receipt: Receipt { status: 200, body }, is_whole: true, retry_after: None };
+            let judged = judged(answer);
+            assert!(matches!(judged, Sent::Broken { reason: Reason::TargetDown, .. }), "{judged:?}");
+        }
     }
 }

@@ -111,7 +111,13 @@ pub async fn tell(
     Ok(match gate.ask(last.story.row.id, &partner, Box::new(SlackCall(call)), None).await? {
         Ok(Sent::Answered { receipt, .. }) if (200..300).contains(&receipt.status) => Ok(()),
         Ok(Sent::Answered { receipt, .. }) => Err(format!("Slack answered {}", receipt.status)),
-        Ok(Sent::Failed { why, .. } | Sent::Refused(why) | Sent::NotSent(why) | Sent::Blocked(why)) => Err(why),
+        Ok(
+            Sent::Failed { why, .. }
+            | Sent::Broken { why, .. }
+            | Sent::Refused(why)
+            | Sent::NotSent(why)
+            | Sent::Blocked(why),
+        ) => Err(why),
         Ok(_) => Err("no answer came".into()),
         Err(Wait { until, waits }) => Err(format!("it is not called before {until} ({})", waits.word())),
     })
