@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// A day.
 const MINUTES_MAX: usize = 24 * 60;
+/// A minute, for windows that are no longer than that: counted by the minute they would begin anew with each.
+const SECONDS_MAX: usize = 60;
+const MINUTE: Duration = Duration::from_secs(60);
 const CALLS_MAX: usize = 1_024;
 /// Of so many jobs it is known since when they wait for us.
 const ASKED_MAX: usize = 10_000;
@@ -28,6 +31,8 @@ pub struct Record {
 struct Kept {
     /// Which minute, how many calls, and how many of them failed.
     minutes: VecDeque<(i64, u64, u64)>,
+    /// The same by the second.
+    seconds: VecDeque<(i64, u64, u64)>,
     newest: VecDeque<Call>,
     turns: VecDeque<(Timestamp, Circuit)>,
     /// When the circuit was closed last, or left that state.
@@ -90,11 +95,8 @@ impl Record {
 
     pub fn add(&self, now: Timestamp, waited: Duration, took: Duration, failed: bool) {
         let mut calls = self.calls();
-        let minute = minute_of(now);
-        match calls.minutes.back_mut() {
-            Some((last, all, bad)) if *last >= minute => (*all, *bad) = (*all + 1, *bad + u64::from(failed)),
-            _ => push(&mut calls.minutes, (minute, 1, u64::from(failed)), MINUTES_MAX),
-        }
+        count(&mut calls.minutes, minute_of(now), failed, MINUTES_MAX);
+        count(&mut calls.seconds, second_of(now), failed, SECONDS_MAX);
         push(&mut calls.newest, Call { at: now, waited, took }, CALLS_MAX);
     }
 
@@ -110,8 +112,11 @@ impl Record {
     /// How the calls of a window went.
     pub fn within(&self, now: Timestamp, window: Duration) -> Calls {
         let kept = self.calls();
-        let first = minute_of(now - window);
-        let counted = kept.minutes.iter().filter(|(minute, ..)| *minute > first);
+        let (counted, first) = match window <= MINUTE {
+            true => (&kept.seconds, second_of(now - window)),
+            false => (&kept.minutes, minute_of(now - window)),
+        };
+        let counted = counted.iter().filter(|(at, ..)| *at > first);
         let (all, failed) = counted.fold((0, 0), |sum, (_, all, failed)| (sum.0 + all, sum.1 + failed));
         let newest = || kept.newest.iter().filter(|call| now.since(call.at) < window);
         let sorted = |mut spans: Vec<Duration>| {
@@ -138,6 +143,18 @@ impl Record {
 
 fn minute_of(at: Timestamp) -> i64 {
     at.as_micros().div_euclid(60_000_000)
+}
+
+fn second_of(at: Timestamp) -> i64 {
+    at.as_micros().div_euclid(1_000_000)
+}
+
+/// One more call at this minute or second.
+fn count(ring: &mut VecDeque<(i64, u64, u64)>, at: i64, failed: bool, most: usize) {
+    match ring.back_mut() {
+        Some((last, all, bad)) if *last >= at => (*all, *bad) = (*all + 1, *bad + u64::from(failed)),
+        _ => push(ring, (at, 1, u64::from(failed)), most),
+    }
 }
 
 fn push<T>(ring: &mut VecDeque<T>, one: T, most: usize) {
@@ -168,6 +185,16 @@ mod tests {
         (0..2_000).for_each(|nth| record.add(at(2_000 + nth), Duration::ZERO, Duration::ZERO, false));
         let calls = record.within(at(4_000), Duration::from_secs(86_400));
         assert_eq!((calls.all, calls.took.len()), (2_004, CALLS_MAX));
+    }
+
+    #[test]
+    fn h4_the_last_minute_does_not_begin_anew_with_each_minute() {
+        let record = Record::default();
+        for second in 0..120 {
+            record.add(at(second), Duration::ZERO, Duration::ZERO, true);
+            assert_eq!(record.within(at(second), MINUTE).failed, (second + 1).min(60), "{second}");
+        }
+        assert_eq!((record.within(at(149), MINUTE).failed, record.within(at(180), MINUTE).failed), (30, 0));
     }
 
     #[test]
