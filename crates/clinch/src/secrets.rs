@@ -1,6 +1,7 @@
 //! Secrets: from a file that `NAME_FILE` names, from a systemd credential, or from the environment variable `NAME`. They are
 //! shown to steps that name them and to nobody else. Those in files are read again when we are told to.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use url::form_urlencoded;
 
 /// No key or token is longer; what is, is another file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
@@ -50,6 +52,15 @@ pub struct Secrets {
     stand_in: StandIn,
 }
 
+/// A text without these. The longest first: one may be a part of another. In an address they may be written with percents.
+pub fn hide(text: &str, secrets: impl IntoIterator<Item = String>) -> String {
+    let secrets = secrets.into_iter().filter(|secret| !secret.is_empty());
+    let mut secrets: Vec<String> =
+        secrets.flat_map(|secret| [form_urlencoded::byte_serialize(secret.as_bytes()).collect(), secret]).collect();
+    secrets.sort_unstable_by_key(|secret| Reverse(secret.len()));
+    secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret, "***"))
+}
+
 impl Secrets {
     /// Reads every name that nothing stands in for; says which cannot be had, and why.
     pub fn read<'a>(
@@ -78,6 +89,12 @@ impl Secrets {
         }
         held.extend(more);
         Ok(())
+    }
+
+    /// A text without any that is held.
+    pub fn hidden(&self, text: &str) -> String {
+        let held: Vec<String> = self.held().values().map(|held| held.value.clone()).collect();
+        hide(text, held)
     }
 
     /// For a step. A job that was accepted with an older workspace may name one that the live workspace no longer has.
@@ -227,6 +244,15 @@ mod tests {
         let told =
             read_file(path.clone(), closed).map_err(|why| why.to_string().replace(&*path.to_string_lossy(), "F"));
         assert_eq!(told.as_deref().map_err(String::as_str), wanted, "{text:?} {mode:o}");
+    }
+
+    #[test]
+    fn p9_no_part_of_a_secret_is_left_in_a_text() {
+        let secrets = ["canary", "canary of/a:secret"].map(String::from);
+        for text in ["bot/canary of/a:secret/send", "bot/canary+of%2Fa%3Asecret/send", "bot/canary/send"] {
+            assert_eq!(hide(text, secrets.clone()), "bot/***/send", "{text}");
+        }
+        assert_eq!(hide("nothing", [String::new()]), "nothing");
     }
 
     #[test]

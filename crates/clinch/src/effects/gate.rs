@@ -27,7 +27,7 @@ use clinch_core::time::Timestamp;
 use clinch_store::target::Targets;
 use clinch_store::{Claim, Conclusion, Held, NewEffect};
 use http::request::Parts;
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode, Uri};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -174,7 +174,7 @@ impl Gate {
         // The answer may have come late, and to connect takes its time: others may have the job by now.
         let may_begin =
             || term().is_some_and(|term| may_begin(self.house.clock.instant(), term, self.house.store.life()));
-        let request = spans.and_then(|_| Some((act.request()?, self.house.clock.now())));
+        let request = spans.and_then(|_| Some((self.shown(&*act)?, self.house.clock.now())));
         let sent = act.send(&self.tools, idempotency, &may_begin).await;
         crate::crash::point("after_send");
         self.tell(visit, &sent, spans.and_then(Spans::example));
@@ -204,7 +204,7 @@ impl Gate {
             Entry::Wait(wait) => return Ok(Err(wait)),
         };
         visit.hold(&self.house).await;
-        let request = asking.and_then(|asking| Some((asking, question.request()?, self.house.clock.now())));
+        let request = asking.and_then(|asking| Some((asking, self.shown(&*question)?, self.house.clock.now())));
         let sent = question.send(&self.tools, Idempotency::Natural, &|| true).await;
         self.tell(visit, &sent, asking.and_then(|asking| asking.spans.example()));
         if let Some((asking, request, began)) = request {
@@ -216,6 +216,12 @@ impl Gate {
     /// Something that is no effect of a job: it is not written down, and no limit of a partner counts it.
     pub async fn post(&self, act: Box<dyn Act>) -> Sent {
         act.send(&self.tools, Idempotency::Natural, &|| true).await
+    }
+
+    /// The request that an act is, as others may see it: an address may have a secret in it.
+    fn shown(&self, act: &dyn Act) -> Option<(Method, Uri)> {
+        let (method, uri) = act.request()?;
+        Some((method, self.house.secrets.hidden(&uri.to_string()).parse().unwrap_or_default()))
     }
 
     /// What is seen of the partners that were called.

@@ -7,6 +7,7 @@ use crate::effects::policy::Agreed;
 use crate::forecast::{Considered, EffectPlan, JobPlan, RecordedJob, StepPlan};
 use crate::house::House;
 use crate::masking::rules;
+use crate::secrets::hide;
 use bytes::Bytes;
 use clinch_core::approval;
 use clinch_core::attempt::Failure;
@@ -24,7 +25,6 @@ use clinch_core::worker::{Action, DelayAction, QueueBody, Step, Worker};
 use clinch_store::{Claim, LeaseRef, VersionId};
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -313,12 +313,9 @@ impl Player<'_> {
         }
     }
 
-    /// An address may have one in it. The longest first: one may be a part of another.
+    /// An address may have one in it.
     fn without_secrets(&self, does: &str) -> String {
-        let known = self.workspace.secrets.iter().filter_map(|name| self.house.secrets.get(name));
-        let mut known: Vec<String> = known.filter(|secret| !secret.is_empty()).collect();
-        known.sort_by_key(|secret| Reverse(secret.len()));
-        known.iter().fold(does.to_string(), |does, secret| does.replace(secret, "***"))
+        hide(does, self.workspace.secrets.iter().filter_map(|name| self.house.secrets.get(name)))
     }
 
     fn recorded(&self, name: &str) -> Option<&Receipt> {

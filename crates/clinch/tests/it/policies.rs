@@ -5,6 +5,7 @@ use crate::process::{AGAIN, Books, PATIENCE, Pace, Place, Server, client, eventu
 use crate::world::{OK, Reply, World, check_absent, worker_with_step};
 use clinch::app::Roles;
 use clinch_core::death::Reason;
+use clinch_core::effect::EffectState;
 use clinch_core::id::JobId;
 use clinch_core::job::{Waits, Word};
 use serde_json::{Value, json};
@@ -109,6 +110,20 @@ async fn g1_a_partner_who_knows_is_asked_each_time_also_when_the_job_is_replayed
         shown(&world, job.row.id).await["job"]["refusal"]["fact"],
         "`crm` answered 200, and `answer.body.sms` is false"
     );
+    assert_eq!(world.target.calls_at("/send").len(), 1);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_g1_a_job_that_may_have_sent_something_is_no_noop_when_it_is_declined_later() {
+    let world = world("    consent: {integration: crm, url: /consents, given: answer.body.sms}\n").await;
+    let says = |body| Reply::With { status: 200, headers: &[], body };
+    world.target.script("/consents", [says(r#"{"sms":true}"#), says(r#"{"sms":false}"#)]);
+    world.target.script("/send", [Reply::Drop]);
+    let job = world.post_and_wait("a", &event(json!({})), Word::Dead).await;
+    assert_eq!((job.row.reason, job.row.attempts), (Some(Reason::UnknownOutcome), 2));
+    assert!(job.row.error.as_deref().unwrap().ends_with("it was sent before, and what came of that is not known"));
+    assert_eq!(job.effects[0].state, EffectState::Unknown);
     assert_eq!(world.target.calls_at("/send").len(), 1);
     world.close_and_verify().await;
 }

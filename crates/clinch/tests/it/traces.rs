@@ -728,6 +728,22 @@ async fn h2_t116_t117_a_lookup_is_a_call_of_its_attempt_and_tells_the_partner_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn t117_p9_a_secret_in_an_address_is_not_told() {
+    let collector = Collector::start(Protocol::Http).await;
+    // Whatever the process has in its environment can be named as a secret.
+    let step =
+        "  - name: charge\n    http: {url: 'http://TARGET/bot${secrets.CARGO_PKG_NAME}/charge', idempotency: header}\n";
+    let clinch = collector.settings("");
+    let mut world = World::new(&[("clinch.yml", &clinch), ("workers/charge.yml", &worker_with_step(step))]).await;
+    world.post_and_wait("k-1", BODY, Word::Success).await;
+    let spans = collector.until("the call", |spans| !named(spans, "POST").is_empty()).await;
+    world.close().await;
+    assert_eq!(world.target.calls()[0].path, "/botclinch/charge");
+    let told = json!(format!("http://{}/bot***/charge", world.target.address));
+    assert_eq!(attribute(one(&spans, "POST"), "url.full"), Some(told));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn h2_a_partner_who_is_asked_for_consent_is_a_call_of_the_attempt_and_failures_are_always_told() {
     let collector = Collector::start(Protocol::Http).await;
     let policies = "policies:

@@ -5,6 +5,7 @@ mod line;
 mod process;
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
+use crate::secrets::hide;
 use crate::telemetry::Metrics;
 use bytes::Bytes;
 use clinch_core::death::Reason;
@@ -235,12 +236,8 @@ impl ScriptCall {
         crate::masking::rules().text(&text)
     }
 
-    /// Without its secrets, the longest first: another may be a part of it.
     fn hidden(&self, text: &str) -> String {
-        let mut secrets: Vec<&str> =
-            self.secrets.iter().map(String::as_str).filter(|secret| !secret.is_empty()).collect();
-        secrets.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-        secrets.into_iter().fold(text.to_string(), |text, secret| text.replace(secret, "***"))
+        hide(text, self.secrets.iter().cloned())
     }
 }
 
