@@ -310,7 +310,7 @@ async fn p6_p11_t_067_a_node_that_slept_past_its_lease_leaves_its_late_answer_as
     };
     sleeper.signal(Signal::STOP);
     // Who could not ask the database for a while begins anew to listen for the others.
-    eventually("it is taken for dead and its job with it", 2 * PATIENCE, async || nodes.jobs("dead").await == 1).await;
+    eventually("it is taken for dead and its job with it", 4 * PATIENCE, async || nodes.jobs("dead").await == 1).await;
     nodes.place.sink.pace(Pace::Prompt);
     sleeper.signal(Signal::CONT);
     let client = nodes.client().await;
