@@ -18,7 +18,7 @@ pub(super) async fn list(eyes: &Arc<Pool>, filter: &EffectFilter) -> Result<Effe
     let mut line = eyes.line().await?;
     let (first, last) = match filter.job {
         Some(job) => (job.number().cast_signed(), job.number().cast_signed()),
-        None => (floor(&mut line, job, &state).await?, i64::MAX),
+        None => (floor(&mut line, job, filter.state).await?, i64::MAX),
     };
     let sql = format!(
         "SELECT effect.job, effect.name, effect.class, effect.state, effect.first_intended_at, effect.changed_at,
@@ -40,9 +40,12 @@ pub(super) async fn list(eyes: &Arc<Pool>, filter: &EffectFilter) -> Result<Effe
     Ok(EffectPage { rows: found, more })
 }
 
-/// The look back is bounded: so many lines, or so many of the state that is asked for.
-async fn floor(line: &mut Line, before: i64, state: &str) -> Result<i64, Fault> {
-    let sql = format!("SELECT job FROM effect WHERE job <= $1{state} ORDER BY job DESC OFFSET $2 LIMIT 1");
+/// The look back is bounded: so many lines, or so many that are unknown, which have an index. To count those of another state would be to
+/// look at every line, where there are few of them.
+async fn floor(line: &mut Line, before: i64, state: Option<EffectWord>) -> Result<i64, Fault> {
+    let unknown =
+        if state == Some(EffectWord::Unknown) { format!(" AND state = {}", rows::UNKNOWN) } else { String::new() };
+    let sql = format!("SELECT job FROM effect WHERE job <= $1{unknown} ORDER BY job DESC OFFSET $2 LIMIT 1");
     let rows = line.query(&sql, &[&before, &(SCAN_ROWS_MAX as i64)]).await?;
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(0))
 }

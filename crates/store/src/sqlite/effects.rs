@@ -26,7 +26,7 @@ fn select(conn: &Connection, filter: &EffectFilter, rows_max: usize) -> rusqlite
     let state = filter.state.map_or_else(String::new, |word| format!(" AND effect.state = {}", number(word)));
     let (first, last) = match filter.job {
         Some(job) => (job.number().cast_signed(), job.number().cast_signed()),
-        None => (floor(conn, job, &state)?, i64::MAX),
+        None => (floor(conn, job, filter.state)?, i64::MAX),
     };
     let sql = format!(
         "SELECT effect.job, effect.name, effect.class, effect.state, effect.first_intended_at, effect.changed_at,
@@ -47,10 +47,13 @@ fn select(conn: &Connection, filter: &EffectFilter, rows_max: usize) -> rusqlite
     Ok((found, filter.job.is_none() && first > 0))
 }
 
-/// The look back is bounded: so many effects, or so many of the state that is asked for.
-fn floor(conn: &Connection, before: i64, state: &str) -> rusqlite::Result<i64> {
+/// The look back is bounded: so many effects, or so many that are unknown, which have an index. To count those of another state would be
+/// to look at every effect, where there are few of them.
+fn floor(conn: &Connection, before: i64, state: Option<EffectWord>) -> rusqlite::Result<i64> {
+    let unknown =
+        if state == Some(EffectWord::Unknown) { format!(" AND state = {}", rows::UNKNOWN) } else { String::new() };
     let sql = format!(
-        "SELECT job FROM effect WHERE job <= ?1{state} ORDER BY job DESC, name DESC LIMIT 1 OFFSET {SCAN_ROWS_MAX}"
+        "SELECT job FROM effect WHERE job <= ?1{unknown} ORDER BY job DESC, name DESC LIMIT 1 OFFSET {SCAN_ROWS_MAX}"
     );
     Ok(conn.prepare_cached(&sql)?.query_row([before], |row| row.get(0)).optional()?.unwrap_or(0))
 }
