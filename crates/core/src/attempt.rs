@@ -98,6 +98,17 @@ impl Outcome {
         !matches!(self, Outcome::Interrupted | Outcome::PutOff { .. })
     }
 
+    /// What it means where an earlier send may have arrived: to say that nothing was done would hide that.
+    pub fn after(self, is_in_doubt: bool) -> Outcome {
+        match self {
+            Outcome::Declined(Failure { error, .. }) if is_in_doubt => {
+                let error = format!("{error}; it was sent before, and what came of that is not known");
+                Outcome::Refused(Failure::new(Reason::UnknownOutcome, error))
+            }
+            outcome => outcome,
+        }
+    }
+
     pub fn failure(&self) -> Option<Failure> {
         match self {
             Outcome::Failed(failure)
@@ -319,6 +330,14 @@ run:
             0,
             Change::Retried { run_at: NOW + Duration::from_secs(2) },
         );
+    }
+
+    #[test]
+    fn p3_g1_what_is_declined_after_a_lost_answer_is_for_a_person() {
+        let declined = || Outcome::Declined(Failure::new(Reason::PolicyDenied, "no consent"));
+        check(declined().after(true), 1, Change::Buried { at: NOW, reason: Reason::UnknownOutcome });
+        assert_eq!(declined().after(false), declined());
+        assert_eq!(Outcome::Failed(failed()).after(true), Outcome::Failed(failed()));
     }
 
     #[test]

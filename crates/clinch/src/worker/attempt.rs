@@ -285,12 +285,7 @@ pub async fn run_step(
     let halted = match gate.pass(effect, act, term).await? {
         Passage::Passed(passed) => Ok(passed),
         Passage::Wait(Wait { until, waits }) => Err(Outcome::PutOff { until, waits }),
-        // It may have been done: to say that nothing was would hide it.
-        Passage::Over(Outcome::Declined(failure)) if is_in_doubt => {
-            let error = format!("{}; it was sent before, and what came of that is not known", failure.error);
-            Err(Outcome::Refused(Failure::new(Reason::UnknownOutcome, error)))
-        }
-        Passage::Over(outcome) => Err(outcome),
+        Passage::Over(outcome) => Err(outcome.after(is_in_doubt)),
         Passage::TakenOver => return Ok(StepEnd::TakenOver),
     };
     let passed = match halted {
