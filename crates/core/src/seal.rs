@@ -47,14 +47,15 @@ pub enum Place<'a> {
 }
 
 impl Place<'_> {
-    fn bytes(&self) -> Vec<u8> {
+    /// What is authenticated beside the text: the head of its envelope, and behind it the place.
+    fn behind(&self, head: &[u8]) -> Vec<u8> {
         let (kind, id, rest): (u8, u64, &[u8]) = match self {
             Place::Payload(event) => (1, event.number(), &[]),
             Place::Result { job, step } => (2, job.number(), step.as_bytes()),
             Place::Error { job, started_at } => (3, job.number(), &started_at.as_micros().to_be_bytes()),
             Place::Answer(call) => (4, 0, call.as_bytes()),
         };
-        [&[kind][..], &id.to_be_bytes(), rest].concat()
+        [head, &[kind], &id.to_be_bytes(), rest].concat()
     }
 }
 
@@ -217,15 +218,14 @@ impl KeyRing {
         sealed.extend_from_slice(&MAGIC);
         sealed.push(VERSION);
         sealed.extend_from_slice(&key.check.key().0);
-        let place = place.bytes();
-        let aad = aead::Aad::from([&sealed[..], &place[..]].concat());
+        let about = place.behind(&sealed);
         sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(plain);
         let tag = key
-            .for_place(&place)
+            .for_place(&about[HEADER_BYTES..])
             .seal_in_place_separate_tag(
                 aead::Nonce::assume_unique_for_key(nonce),
-                aad,
+                aead::Aad::from(&about),
                 &mut sealed[HEADER_BYTES + NONCE_BYTES..],
             )
             .expect("a body is far shorter than the 64 GB that one key may encrypt");
@@ -238,16 +238,12 @@ impl KeyRing {
         let key = self.keys.iter().find(|key| key.check.key() == id).ok_or(NotOpened::UnknownKey(id))?;
         let (header, rest) = sealed.split_at(HEADER_BYTES);
         let (nonce, ciphertext) = rest.split_first_chunk::<NONCE_BYTES>().ok_or(NotOpened::Tampered)?;
-        let place = place.bytes();
+        let about = place.behind(header);
         // A fresh buffer: when the tag is wrong, nobody ever sees what was in it.
         let mut plain = ciphertext.to_vec();
         let length = key
-            .for_place(&place)
-            .open_in_place(
-                aead::Nonce::assume_unique_for_key(*nonce),
-                aead::Aad::from([header, &place[..]].concat()),
-                &mut plain,
-            )
+            .for_place(&about[HEADER_BYTES..])
+            .open_in_place(aead::Nonce::assume_unique_for_key(*nonce), aead::Aad::from(&about), &mut plain)
             .map_err(|_| NotOpened::Tampered)?
             .len();
         plain.truncate(length);

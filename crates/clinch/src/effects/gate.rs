@@ -13,7 +13,7 @@ use crate::house::House;
 use crate::partners::Seen;
 use crate::tracer::{Asking, Spans};
 use bytes::Bytes;
-use clinch_core::attempt::{Again, Failure, Outcome, read_status};
+use clinch_core::attempt::{Again, Failure, Outcome, read_retry_after, read_status};
 use clinch_core::breaker::is_failure;
 use clinch_core::control::Scope;
 use clinch_core::death::Reason;
@@ -259,7 +259,7 @@ impl Gate {
         let (now, trace) = (self.house.clock.now(), Trace::of(&sent));
         let (state, result) = match sent {
             Sent::Answered { receipt, retry_after, .. } => {
-                let asked = retry_after.and_then(|text| clinch_core::attempt::read_retry_after(&text, now));
+                let asked = retry_after.as_deref().and_then(|text| read_retry_after(text, now));
                 match read_status(receipt.status, &partner.retry_on, asked) {
                     None => (EffectState::Done(receipt.clone()), Ok(receipt)),
                     Some((reason, again)) => {

@@ -538,9 +538,10 @@ async fn insert_attempts(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sq
     .await
 }
 
-fn receipt(state: &EffectState) -> Option<(i32, Vec<u8>)> {
+/// The answer that is kept of an effect that was done, if it was not empty.
+fn answer(state: &EffectState) -> Option<&[u8]> {
     match state {
-        EffectState::Done(receipt) => Some((i32::from(receipt.status), receipt.body.to_vec())),
+        EffectState::Done(receipt) if !receipt.body.is_empty() => Some(&receipt.body),
         _ => None,
     }
 }
@@ -548,7 +549,6 @@ fn receipt(state: &EffectState) -> Option<(i32, Vec<u8>)> {
 async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()> {
     let rows: Vec<(&JobPart, &Effect)> =
         jobs.iter().flat_map(|(_, job)| job.effects.iter().map(|effect| (*job, effect))).collect();
-    let receipts = column(&rows, |(_, effect)| receipt(&effect.state));
     write(
         client,
         "INSERT INTO effect (job, first_intended_at, changed_at, fence, sends, status, class, state, name, body, no)
@@ -564,7 +564,7 @@ async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql
             &column(&rows, |(_, effect)| class_number(effect.class)),
             &column(&rows, |(_, effect)| effect_number(&effect.state)),
             &column(&rows, |(_, effect)| text(&effect.name)),
-            &column(&receipts, |receipt| receipt.as_ref().map(|(_, body)| &body[..])),
+            &column(&rows, |(_, effect)| answer(&effect.state)),
         ],
     )
     .await
@@ -576,7 +576,6 @@ async fn insert_late(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
     if rows.is_empty() {
         return Ok(());
     }
-    let receipts = column(&rows, |(_, late)| receipt(&late.state));
     write(
         client,
         "INSERT INTO late_answer (job, fence, at, status, state, name, body)
@@ -589,7 +588,7 @@ async fn insert_late(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()
             &column(&rows, |(_, late)| late.status.map(i32::from)),
             &column(&rows, |(_, late)| effect_number(&late.state)),
             &column(&rows, |(_, late)| text(&late.step)),
-            &column(&receipts, |receipt| receipt.as_ref().map(|(_, body)| &body[..])),
+            &column(&rows, |(_, late)| answer(&late.state)),
         ],
     )
     .await
