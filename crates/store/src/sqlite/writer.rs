@@ -22,9 +22,11 @@ const BATCH_VERBS_MAX: usize = 2_048;
 const CHECKPOINT_PAGES: i32 = 4_000;
 /// A transaction with at least this many verbs says that many callers are at work.
 const BUSY_VERBS: usize = 8;
-/// Then the next one waits this long for twice as many: a commit costs the same for eight verbs as for eighty, and on a
+/// Then the next one waits at most this long for twice as many: a commit costs the same for eight verbs as for eighty, and on a
 /// machine that is short of processors the saved ones are worth more than the wait.
 const LINGER: Duration = Duration::from_micros(300);
+/// But not when none came for so long: then everybody waits for this one.
+const LULL: Duration = Duration::from_micros(100);
 /// While the disk refuses to write, it is asked again this often.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// After a failure, events are accepted again only when the disk has this much room: what was begun is written down
@@ -202,7 +204,7 @@ impl Shared {
     fn next(&self, patience: Option<Duration>, last: usize) -> Option<Vec<Box<dyn Work>>> {
         let mut inbox = lock(&self.inbox);
         if last >= BUSY_VERBS {
-            inbox = self.sleep(inbox, last.saturating_mul(2).min(BATCH_VERBS_MAX), Some(LINGER));
+            inbox = self.linger(inbox, last.saturating_mul(2).min(BATCH_VERBS_MAX));
         }
         if inbox.work.is_empty() && !inbox.closed {
             inbox = self.sleep(inbox, 1, patience);
@@ -219,6 +221,19 @@ impl Shared {
 }
 
 impl Shared {
+    /// Until so many verbs are there, no more come, the store is closed, or it was long enough.
+    fn linger<'a>(&self, mut inbox: MutexGuard<'a, Inbox>, wanted: usize) -> MutexGuard<'a, Inbox> {
+        let began = Instant::now();
+        loop {
+            let before = inbox.work.len();
+            inbox = self.sleep(inbox, wanted, Some(LULL));
+            let more = inbox.work.len() > before && inbox.work.len() < wanted;
+            if !more || inbox.closed || began.elapsed() >= LINGER {
+                return inbox;
+            }
+        }
+    }
+
     /// Until so many verbs are there, the store is closed, or time is up.
     fn sleep<'a>(
         &self,

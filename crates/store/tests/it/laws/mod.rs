@@ -328,6 +328,7 @@ macro_rules! every_law {
             }
             seal {
                 p9_what_is_stored_cannot_be_read_without_the_key
+                k2_of_an_empty_answer_nothing_is_stored_and_it_is_told_as_it_was
                 k2_without_encryption_it_is_stored_as_it_came
                 t103_what_is_copied_to_another_event_does_not_open
                 t104_what_was_changed_does_not_open_and_says_so

@@ -84,6 +84,22 @@ pub async fn p9_what_is_stored_cannot_be_read_without_the_key(world: World) {
     world.adds_up().await;
 }
 
+pub async fn k2_of_an_empty_answer_nothing_is_stored_and_it_is_told_as_it_was(world: World) {
+    let accepted = world.accepted(about(EMAIL, "k")).await;
+    let lease = world.take(later(1)).await.lease;
+    world.intends(lease, "post", Idempotency::None, later(1)).await;
+    let done = EffectState::Done(Receipt { status: 204, body: Bytes::new() });
+    world.concludes(lease, "post", done.clone(), later(1)).await;
+    world.settles(lease, failed(later(2), later(60))).await;
+    let world = world.after_a_stop().await;
+    assert_eq!(world.story(accepted.job).await.effects[0].state, done);
+    // Nothing of it looks like something from before encryption.
+    let of = &uses(&world).await[..];
+    assert_eq!(of, [KeyUse { key: world.active_key(), payloads: 1, results: 0, errors: 1 }]);
+    // And who goes on with the job has it.
+    assert_eq!(world.take(later(61)).await.effects[0].state, done);
+}
+
 pub async fn k2_without_encryption_it_is_stored_as_it_came(world: World) {
     let world = world.emptied(None).await;
     let accepted = lived(&world, EMAIL, "k").await;
