@@ -162,8 +162,12 @@ pub fn verdict(outcome: &Outcome, past: Past, retry: &RetryPolicy, now: Timestam
     }
 }
 
-/// What an HTTP answer means for the attempt: `None` is success.
-pub fn read_status(status: u16, retry_on: &Statuses, retry_after: Option<Duration>) -> Option<(Reason, Again)> {
+/// What an HTTP answer means for the attempt: `None` is success. When to come again is asked only of who failed.
+pub fn read_status(
+    status: u16,
+    retry_on: &Statuses,
+    retry_after: impl FnOnce() -> Option<Duration>,
+) -> Option<(Reason, Again)> {
     let reason = match status {
         200..=299 => return None,
         401 | 403 => Reason::AuthFailed,
@@ -173,8 +177,8 @@ pub fn read_status(status: u16, retry_on: &Statuses, retry_after: Option<Duratio
         _ => Reason::RejectedByTarget,
     };
     let again = match retry_on.has(status) {
-        true if is_of_gateway(status) && *retry_on == Statuses::default() => Again::Unsure(retry_after),
-        true => Again::Later(retry_after),
+        true if is_of_gateway(status) && *retry_on == Statuses::default() => Again::Unsure(retry_after()),
+        true => Again::Later(retry_after()),
         false => Again::Never,
     };
     Some((reason, again))
@@ -197,7 +201,7 @@ pub fn retried_for(action: &Action) -> BTreeSet<Reason> {
         let steps = inside.iter().flat_map(|branch| &branch.steps);
         return steps.flat_map(|step| retried_for(&step.action)).chain(asks).collect();
     };
-    let answered = (100..=599).filter_map(|status| match read_status(status, &partner.retry_on, None)? {
+    let answered = (100..=599).filter_map(|status| match read_status(status, &partner.retry_on, || None)? {
         (reason, Again::Later(_) | Again::Unsure(_)) => Some(reason),
         (_, Again::Never) => None,
     });
@@ -346,10 +350,10 @@ run:
         for (status, again) in
             [(400, false), (404, false), (301, false), (408, true), (425, true), (429, true), (500, true), (599, true)]
         {
-            let (_, said) = read_status(status, &Statuses::default(), None).expect("not a success");
+            let (_, said) = read_status(status, &Statuses::default(), || None).expect("not a success");
             assert_eq!(said != Again::Never, again, "{status}");
         }
-        assert_eq!(read_status(204, &Statuses::default(), None), None);
+        assert_eq!(read_status(204, &Statuses::default(), || None), None);
     }
 
     #[test]
@@ -359,13 +363,13 @@ run:
         let never = Statuses(vec![(429, 429)]);
         let pause = Some(Duration::from_secs(3));
         for status in [502, 504] {
-            let again = |retry_on| read_status(status, retry_on, pause).expect("not a success").1;
+            let again = |retry_on| read_status(status, retry_on, || pause).expect("not a success").1;
             assert_eq!(again(&usual), Again::Unsure(pause), "{status}");
             assert_eq!(again(&own), Again::Later(pause), "{status}");
             assert_eq!(again(&never), Again::Never, "{status}");
         }
         for status in [500, 501, 503, 505, 429] {
-            let (_, again) = read_status(status, &Statuses::default(), pause).expect("not a success");
+            let (_, again) = read_status(status, &Statuses::default(), || pause).expect("not a success");
             assert_eq!(again, Again::Later(pause), "{status}");
         }
     }

@@ -164,6 +164,11 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// What is stored of the answer: of an empty one nothing, for that there was one is told by its status.
+    pub fn kept(&self) -> Option<&Bytes> {
+        (!self.body.is_empty()).then_some(&self.body)
+    }
+
     /// What steps after it read: JSON, or else text.
     pub fn output(&self) -> Value {
         let text = || Value::String(String::from_utf8_lossy(&self.body).into_owned());

@@ -259,7 +259,7 @@ impl Gate {
         let (now, trace) = (self.house.clock.now(), Trace::of(&sent));
         let (state, result) = match sent {
             Sent::Answered { receipt, retry_after, .. } => {
-                let asked = retry_after.as_deref().and_then(|text| read_retry_after(text, now));
+                let asked = || read_retry_after(&retry_after?, now);
                 match read_status(receipt.status, &partner.retry_on, asked) {
                     None => (EffectState::Done(receipt.clone()), Ok(receipt)),
                     Some((reason, again)) => {

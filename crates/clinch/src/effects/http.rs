@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
 use clinch_core::egress::Egress;
 use clinch_core::key::{Fingerprint, IdempotencyKey};
-use http::header::{HOST, RETRY_AFTER, USER_AGENT};
+use http::header::{HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -98,9 +98,7 @@ impl HttpClient {
             Ok(delivered) => delivered,
             Err(sent) => return sent,
         };
-        // What is done need not be done again, whenever that would be welcome.
-        let retry_after = answer.headers().get(RETRY_AFTER).filter(|_| !answer.status().is_success());
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()).map(str::to_string);
+        let retry_after = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()).map(str::to_string);
         let status = answer.status().as_u16();
         let (body, is_whole) = read(answer, &mut sender, RECEIPT_BYTES_MAX, deadline).await;
         if is_whole {

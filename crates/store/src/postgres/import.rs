@@ -538,12 +538,9 @@ async fn insert_attempts(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sq
     .await
 }
 
-/// The answer that is kept of an effect that was done, if it was not empty.
 fn answer(state: &EffectState) -> Option<&[u8]> {
-    match state {
-        EffectState::Done(receipt) if !receipt.body.is_empty() => Some(&receipt.body),
-        _ => None,
-    }
+    let EffectState::Done(receipt) = state else { return None };
+    receipt.kept().map(|body| &body[..])
 }
 
 async fn insert_effects(client: &Client, jobs: &[(&EventPart, &JobPart)]) -> Sql<()> {

@@ -3,7 +3,7 @@
 use super::rows::{self, effect_number};
 use super::writer::Batch;
 use crate::{LATE_ANSWERS_MAX, LeaseRef, Testified, Testimony};
-use clinch_core::effect::{EffectState, LateAnswer, Receipt};
+use clinch_core::effect::{EffectState, LateAnswer};
 use clinch_core::id::JobId;
 use clinch_core::job::Fence;
 use clinch_core::seal::FORGOTTEN;
@@ -65,7 +65,7 @@ pub(super) fn of(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<LateAnsw
 pub(super) fn receipt(conn: &Connection, job: JobId, step: &str) -> rusqlite::Result<(Option<u16>, Option<Vec<u8>>)> {
     let late = of(conn, job)?.into_iter().rev().filter(|answer| answer.step == step);
     let receipt = late.into_iter().find_map(|answer| match answer.state {
-        EffectState::Done(Receipt { status, body }) => Some((Some(status), (!body.is_empty()).then(|| body.to_vec()))),
+        EffectState::Done(receipt) => Some((Some(receipt.status), receipt.kept().map(|body| body.to_vec()))),
         _ => None,
     });
     Ok(receipt.unwrap_or_default())

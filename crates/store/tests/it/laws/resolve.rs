@@ -1,6 +1,7 @@
 //! resolve, testify, and the list of effects: what people are told of an effect of unknown outcome, and what they may say.
 
 use super::world::*;
+use bytes::Bytes;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectId, EffectState, EffectWord, Idempotency, LateAnswer, Receipt};
 use clinch_core::id::JobId;
@@ -59,6 +60,16 @@ async fn fenced(world: &World, key: &str) -> LeaseRef {
     };
     world.settles(lost.lease, end).await;
     sleeper.lease
+}
+
+pub async fn d2_a_late_answer_without_a_body_becomes_the_result_as_it_came(world: World) {
+    let sleeper = fenced(&world, "k").await;
+    let done = EffectState::Done(Receipt { status: 204, body: Bytes::new() });
+    assert_eq!(testifies(&world, sleeper, done.clone(), later(1_001)).await, Testified::Kept);
+    resolves(&world, sleeper.job, "post", Resolution::Done).await;
+    assert_eq!(world.story(sleeper.job).await.effects[0].state, done);
+    // Nothing of it is stored that a rotation of keys would have to seal.
+    assert_eq!(world.key_uses().await.expect("counted").iter().map(|of| of.results).sum::<u64>(), 0);
 }
 
 pub async fn d2_a_persons_word_settles_an_unknown_effect_on_record(world: World) {
