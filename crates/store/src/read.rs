@@ -520,7 +520,7 @@ pub trait Read: Send + Sync {
     async fn drops(&self, limit: usize) -> Result<Vec<DropRow>>;
     /// A plan; `None`: there is none.
     async fn plan_row(&self, plan: PlanId) -> Result<Option<PlanRow>>;
-    /// Plans, the newest first.
+    /// Plans, in the order in which they are asked for.
     async fn plans(&self, which: Plans, limit: usize) -> Result<Vec<PlanRow>>;
     /// The jobs of a plan, in the order in which they are let go.
     async fn plan_items(&self, filter: ItemFilter) -> Result<Vec<ItemRow>>;

@@ -222,16 +222,29 @@ pub struct PlanRow {
 /// Which plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plans {
+    /// The newest first.
     All,
-    /// Those that run, and those that do not any more but have jobs that have not ended.
-    Open,
+    /// Those that run, and those that do not any more but have jobs that have not ended. The oldest first,
+    /// after this one.
+    Open { after: Option<PlanId> },
 }
 
 impl Plans {
+    /// What they are, and in which order.
     pub(crate) const fn condition(self) -> &'static str {
         match self {
-            Plans::All => "true",
-            Plans::Open => "state = 1 OR (state IN (2, 3) AND released > succeeded + nooped + failed + lost)",
+            Plans::All => "true ORDER BY id DESC",
+            Plans::Open { .. } => {
+                "(state = 1 OR (state IN (2, 3) AND released > succeeded + nooped + failed + lost)) ORDER BY id"
+            }
+        }
+    }
+
+    /// The id that they are all above.
+    pub(crate) fn after(self) -> i64 {
+        match self {
+            Plans::Open { after: Some(plan) } => plan.number().cast_signed(),
+            Plans::All | Plans::Open { after: None } => 0,
         }
     }
 }

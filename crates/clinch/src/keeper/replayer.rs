@@ -15,7 +15,7 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_millis(500);
 /// Between two portions: those who wait for the store go first.
 const PAUSE: Duration = Duration::from_millis(10);
-/// So many plans are carried out at once.
+/// So many plans are asked for at a time.
 const PLANS_MAX: usize = 100;
 
 pub async fn run(house: House) {
@@ -33,16 +33,22 @@ pub async fn run(house: House) {
     }
 }
 
-/// Looks at every plan once. How long until the next look.
+/// Looks at every plan once, however many there are. How long until the next look.
 async fn round(house: &House) -> Result<Duration, StoreError> {
-    let plans = house.store.plans(Plans::Open, PLANS_MAX).await?;
-    let running = plans.iter().filter(|plan| plan.state == PlanState::Running).count();
-    house.metrics.replay_plans.set(i64::try_from(running).unwrap_or(i64::MAX));
-    let mut pause = EVERY;
-    for plan in plans {
-        let again = carry_on(house, plan.id).await?;
-        pause = pause.min(again.since(house.clock.now()).max(PAUSE));
+    let (mut pause, mut running, mut after) = (EVERY, 0, None);
+    loop {
+        let plans = house.store.plans(Plans::Open { after }, PLANS_MAX).await?;
+        running += plans.iter().filter(|plan| plan.state == PlanState::Running).count();
+        for plan in &plans {
+            let again = carry_on(house, plan.id).await?;
+            pause = pause.min(again.since(house.clock.now()).max(PAUSE));
+        }
+        after = plans.last().map(|plan| plan.id);
+        if plans.len() < PLANS_MAX {
+            break;
+        }
     }
+    house.metrics.replay_plans.set(i64::try_from(running).unwrap_or(i64::MAX));
     Ok(pause)
 }
 

@@ -4,12 +4,18 @@ use crate::cli::{ask, clinch, clinch_as};
 use crate::nodes::{Nodes, shared_postgres};
 use crate::process::{ONCE, PATIENCE, Place, Provider, Server, Sink, eventually};
 use crate::world::{OK, Reply, World};
-use clinch_core::id::JobId;
+use clinch_core::audit::Who;
+use clinch_core::id::{JobId, PlanId};
 use clinch_core::job::Word;
+use clinch_core::replay::{Mark, Terms};
+use clinch_store::replay::Forecast;
+use clinch_store::{NewItem, NewPlan, StartAsk, Started};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const BODY: &str = r#"{"order":7}"#;
@@ -188,6 +194,39 @@ async fn e6_a_plan_lets_nothing_go_while_all_replays_are_paused() {
     assert_eq!(world.admin(&format!("/api/v1/replays/{id}")).await.json()["plan"]["released"], 0);
     assert_eq!(ask(&world, &["resume", "replays", "--reason", "it is back"]).await.code, 0);
     assert_eq!(counts(&ended(&world, &id).await), [3, 0, 0, 0, 0]);
+    world.close_and_verify().await;
+}
+
+/// Plans that were counted after this one. They run, and let nothing go for an hour.
+async fn younger(world: &World, than: PlanId, plans: u64, job: JobId) {
+    let (store, now) = (&world.app().house.store, world.app().house.clock.now());
+    let record = |at| Who::clinch("test").record("later", at);
+    let one = NonZeroU32::MIN;
+    let terms = Terms { rate: "1/h".parse().unwrap(), max: one, canary: 0, stop_at: None, at_once: one };
+    for plan in (1..=plans).map(|nth| PlanId::from_number(than.number() + nth)) {
+        let items = vec![NewItem { job, mark: Mark::from_number(0), replays: 0, died_at: now }];
+        let (query, forecast) = ("flow:orders".into(), Forecast::default());
+        store.plan(NewPlan { id: plan, query, forecast, items, record: record(now) }).await.unwrap();
+        let ask = StartAsk { plan, terms, version: None, record: record(now + Duration::from_secs(3_600)) };
+        assert_eq!(store.start(ask).await.unwrap(), Started::Started);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f2_a_plan_is_carried_out_however_many_younger_ones_are_open() {
+    let world = World::new(&[("workers/charge.yml", TWO_STEPS)]).await;
+    let jobs = dead(&world, 2).await;
+    world.target.script("/mail", [OK]);
+    let plan = world.command("/api/v1/replays", json!({"query": "flow:orders"})).await.json()["plan"].clone();
+    let id = plan["id"].as_str().unwrap().to_string();
+    younger(&world, id.parse().unwrap(), 120, jobs[0]).await;
+    let start = json!({"reason": "repaired"});
+    assert_eq!(world.command(&format!("/api/v1/replays/{id}/start"), start).await.status, 200);
+    assert_eq!(counts(&ended(&world, &id).await), [2, 0, 0, 0, 0]);
+    eventually("the others are counted", PATIENCE, async || {
+        world.admin_as(None, "/metrics").await.body.contains("clinch_replay_batches_active 120")
+    })
+    .await;
     world.close_and_verify().await;
 }
 

@@ -266,8 +266,9 @@ pub(super) async fn find(eyes: &Arc<Pool>, plan: PlanId) -> Result<Option<PlanRo
 }
 
 pub(super) async fn list(eyes: &Arc<Pool>, which: Plans, limit: usize) -> Result<Vec<PlanRow>, Fault> {
-    let sql = format!("{PLAN} WHERE {} ORDER BY id DESC LIMIT $1", which.condition());
-    eyes.ask(&sql, &[&i64::try_from(limit).unwrap_or(i64::MAX)]).await?.iter().map(row).collect()
+    let sql = format!("{PLAN} WHERE id > $1 AND {} LIMIT $2", which.condition());
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    eyes.ask(&sql, &[&which.after(), &limit]).await?.iter().map(row).collect()
 }
 
 fn row(row: &Row) -> Result<PlanRow, Fault> {

@@ -250,8 +250,8 @@ pub(super) fn find(conn: &Connection, plan: PlanId) -> rusqlite::Result<Option<P
 }
 
 pub(super) fn list(conn: &Connection, which: Plans, limit: usize) -> rusqlite::Result<Vec<PlanRow>> {
-    conn.prepare_cached(&format!("{PLAN} WHERE {} ORDER BY id DESC LIMIT ?1", which.condition()))?
-        .query_map([i64::try_from(limit).unwrap_or(i64::MAX)], row)?
+    conn.prepare_cached(&format!("{PLAN} WHERE id > ?1 AND {} LIMIT ?2", which.condition()))?
+        .query_map([which.after(), i64::try_from(limit).unwrap_or(i64::MAX)], row)?
         .collect()
 }
 

@@ -305,6 +305,7 @@ macro_rules! every_law {
                 f2_what_a_plan_lets_go_stands_behind_what_is_live
                 f2_of_many_who_let_go_at_once_one_does
                 f2_a_plan_is_paused_resumed_and_stopped
+                f2_an_open_plan_is_found_behind_any_number_of_others
                 f2_a_plan_that_nobody_started_in_time_is_stale_and_goes
                 f2_dead_letters_are_found_by_each_word
             }

@@ -222,7 +222,7 @@ pub async fn f2_a_plan_is_paused_resumed_and_stopped(world: World) {
     assert_eq!(release(&world, 1, 3).await, 0, "it is stopped");
     let plan = row(&world.after_a_kill().await).await;
     assert_eq!((plan.state, plan.why, plan.tally.left()), (PlanState::Stopped, Some(why), 2));
-    let open = async || world.plans(Plans::Open, 10).await.expect("read").len();
+    let open = async || world.plans(Plans::Open { after: None }, 10).await.expect("read").len();
     assert_eq!(open().await, 1, "one that it let go has not ended");
     world.finish(later(160)).await;
     assert_eq!((tally(&world).await.success, open().await), (1, 0));
@@ -230,6 +230,27 @@ pub async fn f2_a_plan_is_paused_resumed_and_stopped(world: World) {
     assert_eq!(turn(&world, Turn::Finish).await, Turned::Not(PlanState::Stopped));
     let missing = TurnAsk { plan: PlanId::from_number(1), to: Turn::Pause, record: by("ben", "", later(1)) };
     assert_eq!(world.turn(missing).await.expect("answered"), Turned::NotFound);
+}
+
+pub async fn f2_an_open_plan_is_found_behind_any_number_of_others(world: World) {
+    world.dead("k", later(0), Reason::TargetDown).await;
+    let plans = [1, 2, 3, 4].map(PlanId::from_number);
+    for plan in plans {
+        counted(&world, plan, all()).await;
+    }
+    // The third is counted, and nothing more.
+    let open = [plans[0], plans[1], plans[3]];
+    for plan in open {
+        assert_eq!(start(&world, plan).await, Started::Started);
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    while let Some(plan) = world.plans(Plans::Open { after }, 1).await.expect("read").pop() {
+        after = Some(plan.id);
+        found.push(plan.id);
+    }
+    assert_eq!(found, open, "the oldest first");
+    let all: Vec<_> = world.plans(Plans::All, 3).await.expect("read").iter().map(|plan| plan.id).collect();
+    assert_eq!(all, [plans[3], plans[2], plans[1]], "the newest first");
 }
 
 pub async fn f2_a_plan_that_nobody_started_in_time_is_stale_and_goes(world: World) {
