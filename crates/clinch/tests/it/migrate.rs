@@ -3,12 +3,14 @@
 use super::nodes::shared_postgres;
 use super::process::{ONCE, PATIENCE, Place, Provider, Told, eventually, keys_in};
 use super::world::{Answer, OK, Reply, World};
+use bytes::Bytes;
 use clinch::app::Roles;
 use clinch::encryption::KEY_FILE;
 use clinch_core::audit::Who;
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
 use clinch_core::config::Files;
 use clinch_core::death::Reason;
+use clinch_core::effect::{EffectState, Receipt};
 use clinch_core::flow::{OnConflict, OnDuplicateOfDead};
 use clinch_core::id::JobId;
 use clinch_core::job::Word;
@@ -32,7 +34,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -45,12 +47,14 @@ fn database() -> String {
     server.url(&name)
 }
 
+fn command(from: &Path, to: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clinch"));
+    command.args(["migrate", "--from", &format!("sqlite:{}", from.display()), "--to", to, "--json"]);
+    command
+}
+
 fn migrate_with(from: &Path, to: &str, env: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_clinch"))
-        .args(["migrate", "--from", &format!("sqlite:{}", from.display()), "--to", to, "--json"])
-        .envs(env.iter().copied())
-        .output()
-        .unwrap()
+    command(from, to).envs(env.iter().copied()).output().unwrap()
 }
 
 fn migrate(from: &Path, to: &str) -> Value {
@@ -161,12 +165,14 @@ async fn crashed() -> Crashed {
         ("retrying", vec![down]),
         ("lost", vec![Reply::Drop]),
         ("running", vec![Reply::Held, OK]),
+        ("empty", vec![Reply::With { status: 202, headers: &[], body: "" }]),
     ] {
         world.target.script(&format!("/{kind}"), replies);
     }
     let mut jobs = BTreeMap::new();
     for (kind, word) in [
         ("ok", Word::Success),
+        ("empty", Word::Success),
         ("twice", Word::Success),
         ("noop", Word::Noop),
         ("refused", Word::Dead),
@@ -253,7 +259,7 @@ async fn k3_a_moved_store_tells_the_same_story_of_every_job() {
     let store = SqliteStore::open(&crashed.directory, [0; 32], keys_in(&crashed.directory)).await.unwrap();
     let (told, versions) = (stories(&store).await, store.live_versions());
     let (audit, inspected) = (store.audit(AuditFilter::last(100)).await.unwrap(), store.inspect(None).await.unwrap());
-    let pepper = *store.pepper();
+    let (pepper, uses) = (*store.pepper(), store.key_uses().await.unwrap());
     drop(store);
     let url = database();
     let moved = migrate(&crashed.directory, &url);
@@ -270,6 +276,15 @@ async fn k3_a_moved_store_tells_the_same_story_of_every_job() {
     }
     assert_eq!(stories(&store).await.len(), told.len());
     assert_eq!(*store.pepper(), pepper);
+    // Of an answer without a body nothing is stored, here as there; that there was one is known by its status.
+    let empty = store.job(crashed.jobs["empty"].1).await.unwrap().unwrap();
+    assert_eq!(empty.effects[0].state, EffectState::Done(Receipt { status: 202, body: Bytes::new() }));
+    let (database, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let sql = "SELECT body IS NULL FROM effect WHERE job = $1";
+    let is_absent = database.query_one(sql, &[&empty.row.id.number().cast_signed()]).await.unwrap().get::<_, bool>(0);
+    assert!(is_absent, "and nothing is sealed");
+    assert_eq!(store.key_uses().await.unwrap(), uses);
     assert_eq!(store.audit(AuditFilter::last(100)).await.unwrap(), audit);
     assert_eq!((store.inspect(None).await.unwrap(), inspected.broken.as_ref()), (inspected.clone(), None));
     for version in versions {
@@ -585,17 +600,47 @@ async fn k3_a_move_of_a_store_that_was_served_from_meanwhile_begins_anew() {
 async fn k3_killed_at_any_moment_a_move_can_be_finished() {
     let (dir, url) = (full(3_000).await, database());
     for millis in [20, 60, 120, 200, 300] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_clinch"))
-            .args(["migrate", "--from", &format!("sqlite:{}", dir.path().display()), "--to", &url])
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = command(dir.path(), &url).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         tokio::time::sleep(Duration::from_millis(millis)).await;
         child.kill().unwrap();
         child.wait().unwrap();
     }
     assert_eq!(migrate(dir.path(), &url)["counts"]["jobs"], 6_000);
+    assert_eq!(postgres::verify(&url, now()).await.unwrap().problems, Vec::<String>::new());
+}
+
+/// Whoever says that all of it is there waits at his commit, for as long as somebody has the lock.
+const HELD_AT_COMMIT: &str = "
+    CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END';
+    CREATE CONSTRAINT TRIGGER held AFTER INSERT ON fact DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW WHEN (NEW.name = 'moved_at') EXECUTE FUNCTION held();
+    SELECT pg_advisory_lock(7)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k3_what_becomes_of_a_run_that_was_killed_at_its_commit_is_waited_for() {
+    let (dir, url) = (full(3).await, database());
+    assert!(!migrate_with(dir.path(), &url, &[(CRASH, "migrate_marked")]).status.success());
+    let (database, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    database.batch_execute(HELD_AT_COMMIT).await.unwrap();
+    let waiting = async |runs: i64| {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                   AND backend_type = 'client backend' AND wait_event_type = 'Lock'";
+        let waits = async || database.query_one(sql, &[]).await.unwrap().get::<_, i64>(0) == runs;
+        eventually("they wait", PATIENCE, waits).await;
+    };
+    let mut killed = command(dir.path(), &url).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    waiting(1).await;
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let next = command(dir.path(), &url).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    waiting(2).await;
+    // Its commit succeeds after all. Nodes may serve from the store from here on, and nothing in it is written over.
+    database.batch_execute("SELECT pg_advisory_unlock(7)").await.unwrap();
+    let out = next.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["status"], "already_moved");
     assert_eq!(postgres::verify(&url, now()).await.unwrap().problems, Vec::<String>::new());
 }
 

@@ -356,7 +356,7 @@ type Sql<T> = std::result::Result<T, tokio_postgres::Error>;
 
 /// One transaction. After a fault the connection is not used again, and what was begun on it ends with it.
 async fn together(client: &Client, writing: impl Future<Output = Sql<()>>) -> Result<()> {
-    client.batch_execute("BEGIN").await.map_err(away)?;
+    migrate::begin(client).await.map_err(away)?;
     writing.await.map_err(away)?;
     client.batch_execute("COMMIT").await.map_err(away)
 }

@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Row};
 /// The migrations, in order; the number of the last one is the version of the schema. One that was ever released is never
 /// changed.
 const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_init.sql")];
-/// The lock of whoever migrates. It ends with the transaction, so it also holds behind a pooler.
+/// The lock of whoever migrates or moves a store in. It ends with the transaction, so it also holds behind a pooler.
 const MIGRATOR: i64 = 0x636c_696e_6368_0001;
 const SERVER_VERSION_MIN: i32 = 150_000;
 
@@ -30,8 +30,7 @@ pub(super) struct Found {
 pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let client = open(link).await?;
     let (commit, forgets) = refuse_unfit(&client, link.is_unsafe_accepted).await?;
-    client.batch_execute("BEGIN").await.map_err(open_error)?;
-    param::ask(&client, "SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map_err(open_error)?;
+    begin(&client).await.map_err(open_error)?;
     // Asked for first: making what is there is refused to who may not make anything, even when there is nothing to make.
     let known = match is_there(&client).await? {
         true => known(&client).await?,
@@ -56,6 +55,13 @@ pub(super) async fn migrate(link: &Link, pepper: [u8; 32]) -> Result<Found> {
     let is_half_moved = import::is_half_moved(&client).await.map_err(open_error)?;
     client.batch_execute("COMMIT").await.map_err(open_error)?;
     Ok(Found { pepper, commit, forgets, is_half_moved })
+}
+
+/// A transaction that begins when every other one of its kind is over, also that of a process that was killed at its
+/// commit: whoever opens the store sees what became of it.
+pub(super) async fn begin(client: &Client) -> std::result::Result<(), tokio_postgres::Error> {
+    client.batch_execute("BEGIN").await?;
+    param::ask(client, "SELECT pg_advisory_xact_lock($1)", &[&MIGRATOR]).await.map(drop)
 }
 
 /// A connection of its own, without the deadlines of a verb: a migration takes as long as it takes.
