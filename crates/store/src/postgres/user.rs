@@ -3,11 +3,11 @@
 
 use super::pool::{Line, Pool};
 use super::{Fault, Shared, audit, rows};
-use crate::Record;
 use crate::people::{
     Holder, NewUser, NewUserToken, USER_TOKENS_MAX, USERS_MAX, UserAdded, UserRow, UserTokenMade, UserTokenRow,
     Welcome, Welcomed, linked, password_set, removed, role_set, token_removed, welcome as wanted,
 };
+use crate::{Act, Record};
 use clinch_core::oidc::{Guest, Identity};
 use clinch_core::time::Timestamp;
 use clinch_core::user::{PasswordHash, Role, TokenDigest, UserName, UserTokenId};
@@ -29,6 +29,14 @@ pub(super) async fn add(shared: &Shared, user: &NewUser, record: &Record) -> Res
 }
 
 async fn added(line: &mut Line, user: &NewUser, record: &Record) -> Result<UserAdded, Fault> {
+    let added = inserted(line, user, record.at).await?;
+    if added == UserAdded::Added {
+        audit::append(line, [&(user.act(), record.clone())]).await?;
+    }
+    Ok(added)
+}
+
+async fn inserted(line: &mut Line, user: &NewUser, at: Timestamp) -> Result<UserAdded, Fault> {
     // Who asks for the same name at the same time waits here, and then finds it taken.
     let made = line
         .query(
@@ -37,7 +45,7 @@ async fn added(line: &mut Line, user: &NewUser, record: &Record) -> Result<UserA
              ON CONFLICT (name) DO NOTHING RETURNING name",
             &[
                 &user.name.as_str(),
-                &record.at.as_micros(),
+                &at.as_micros(),
                 &user.role.word(),
                 &user.password.as_ref().map(PasswordHash::as_str),
                 &USERS_MAX,
@@ -46,9 +54,8 @@ async fn added(line: &mut Line, user: &NewUser, record: &Record) -> Result<UserA
         .await?;
     if !made.is_empty() {
         if let Some(token) = &user.token {
-            insert_token(line, &user.name, token, record.at).await?;
+            insert_token(line, &user.name, token, at).await?;
         }
-        audit::append(line, [&(user.act(), record.clone())]).await?;
         return Ok(UserAdded::Added);
     }
     let is_there = line.query("SELECT 1 FROM person WHERE name = $1", &[&user.name.as_str()]).await?;
@@ -75,20 +82,27 @@ pub(super) async fn set_role(shared: &Shared, name: &UserName, role: Role, recor
     line.begin().await?;
     let user = locked(&mut line, name).await?;
     if let Some(user) = user.as_ref().filter(|user| user.role != role) {
-        change_role(&mut line, user, role, record).await?;
+        change_role(&mut line, user, role, None, record).await?;
     }
     line.commit().await?;
     Ok(user.is_some())
 }
 
-/// Of a user who is locked.
-async fn change_role(line: &mut Line, user: &UserRow, role: Role, record: &Record) -> Result<(), Fault> {
+/// Of a user who is locked. `before` was done to him in the same transaction and is not on record yet.
+async fn change_role(
+    line: &mut Line,
+    user: &UserRow,
+    role: Role,
+    before: Option<Act>,
+    record: &Record,
+) -> Result<(), Fault> {
     let wider: Vec<&str> = Role::ALL.into_iter().filter(|wider| !role.covers(*wider)).map(Role::word).collect();
     let sql = "DELETE FROM person_token WHERE person = $1 AND role = ANY($2::text[])";
     line.query(sql, &[&user.name.as_str(), &wider]).await?;
     log_out(line, &user.name).await?;
+    let acts: Vec<_> = before.into_iter().chain([role_set(user, role)]).map(|act| (act, record.clone())).collect();
     // Before he has it: nobody gives himself the role that he needs for it.
-    audit::append(line, [&(role_set(user, role), record.clone())]).await?;
+    audit::append(line, &acts).await?;
     line.query("UPDATE person SET role = $2 WHERE name = $1", &[&user.name.as_str(), &role.word()]).await?;
     Ok(())
 }
@@ -113,17 +127,21 @@ async fn welcomed(line: &mut Line, guest: &Guest, record: &Record) -> Result<Wel
     let named = if known.is_none() { locked(line, &guest.name).await? } else { None };
     let name = known.as_ref().map_or(&guest.name, |known| &known.name);
     match (wanted(guest, known.as_ref(), named.as_ref()), known.as_ref().or(named.as_ref())) {
-        (Welcome::Change(role), Some(user)) => change_role(line, user, role, record).await?,
+        (Welcome::Change(role), Some(user)) => change_role(line, user, role, None, record).await?,
         (Welcome::Link(role), Some(user)) => {
-            link(line, name, &guest.identity, record).await?;
-            if let Some(role) = role {
-                change_role(line, user, role, record).await?;
+            link(line, name, &guest.identity).await?;
+            match role {
+                Some(role) => change_role(line, user, role, Some(linked(name)), record).await?,
+                None => audit::append(line, [&(linked(name), record.clone())]).await?,
             }
         }
         (Welcome::Add(role), _) => {
             let user = NewUser { name: name.clone(), role, password: None, token: None };
-            match added(line, &user, record).await? {
-                UserAdded::Added => link(line, name, &guest.identity, record).await?,
+            match inserted(line, &user, record.at).await? {
+                UserAdded::Added => {
+                    link(line, name, &guest.identity).await?;
+                    audit::append(line, &[user.act(), linked(name)].map(|act| (act, record.clone()))).await?;
+                }
                 UserAdded::Taken => return Ok(Welcomed::Taken),
                 UserAdded::TooMany => return Ok(Welcomed::TooMany),
             }
@@ -140,10 +158,11 @@ async fn welcomed(line: &mut Line, guest: &Guest, record: &Record) -> Result<Wel
     Ok(Welcomed::As(name.clone()))
 }
 
-async fn link(line: &mut Line, name: &UserName, identity: &Identity, record: &Record) -> Result<(), Fault> {
+/// May wait for another who is given the same identity: so nothing is on record yet.
+async fn link(line: &mut Line, name: &UserName, identity: &Identity) -> Result<(), Fault> {
     let sql = "UPDATE person SET identity = $2 WHERE name = $1";
     line.query(sql, &[&name.as_str(), &&identity.as_bytes()[..]]).await?;
-    audit::append(line, [&(linked(name), record.clone())]).await
+    Ok(())
 }
 
 pub(super) async fn set_password(

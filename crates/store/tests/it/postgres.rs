@@ -1,7 +1,9 @@
 //! The engine for many nodes, on a real server that the tests start: every law, and what is true of many nodes only.
 
+use crate::laws::user::{name, user};
 use crate::laws::{self, *};
 use async_trait::async_trait;
+use clinch_core::audit::Who;
 use clinch_core::death::Reason;
 use clinch_core::effect::{EffectState, EffectWord, Idempotency};
 use clinch_core::flow::OnDuplicateOfDead;
@@ -9,13 +11,16 @@ use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_core::key::Pepper;
 use clinch_core::lane::{Lane, OnDead, Order};
+use clinch_core::oidc::{Guest, Identity};
 use clinch_core::seal::KeyRing;
 use clinch_core::time::Timestamp;
+use clinch_core::user::Role;
 use clinch_store::postgres::{Options, PostgresStore, prepare, verify};
-use clinch_store::read::{EffectFilter, JobFilter};
+use clinch_store::read::{AuditFilter, EffectFilter, JobFilter};
 use clinch_store::verify::Report;
 use clinch_store::{
-    Acceptance, Claim, ClaimAsk, Conclusion, Held, NewEvent, NewJob, Pruned, Retention, Settlement, Store, StoreError,
+    Acceptance, Claim, ClaimAsk, Conclusion, Held, NewEvent, NewJob, Pruned, Read, Retention, Settlement, Store,
+    StoreError, UserAdded, Welcomed,
 };
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -311,6 +316,40 @@ async fn g3_p8_what_people_and_senders_revive_on_two_nodes_at_once_is_one_chain_
     assert_eq!((revived.len(), revived.iter().collect::<HashSet<_>>().len()), (dead.len(), dead.len()));
     assert_eq!(world.inspect(None).await.expect("read").broken, None);
     assert_eq!(postgres.verify(later(0)).await.problems, Vec::<String>::new());
+}
+
+/// The end of the chain is what all who act wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn g3_who_is_welcomed_and_has_to_wait_keeps_nobody_from_acting() {
+    let postgres = Postgres::new().await;
+    let node = postgres.node().await;
+    let identity = Identity::of("https://id.example.com", "u-1");
+    // Somebody else is given the same identity, and it is not said yet whether he keeps it.
+    let other = postgres.client().await;
+    other.batch_execute("BEGIN").await.expect("begun");
+    let given = "INSERT INTO person (name, added_at, role, identity) VALUES ('other', 0, 'viewer', $1)";
+    other.execute(given, &[&&identity.as_bytes()[..]]).await.expect("given");
+    let guest = Guest { identity, name: name("ada"), role: Some(Role::Viewer), is_invited: false };
+    let record = || Who::clinch("web").record("", later(1));
+    let welcome = {
+        let (node, record) = (node.clone(), record());
+        tokio::spawn(async move { node.welcome(guest, record).await })
+    };
+    let waits = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND wait_event = 'transactionid'";
+    let is_waiting = async {
+        while postgres.count(waits).await == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, is_waiting).await.expect("it waits for the other");
+    let added = node.add_user(user("ben", Role::Viewer, "clk_1"), record()).await.expect("nobody is in his way");
+    assert_eq!(added, UserAdded::Added);
+    other.batch_execute("ROLLBACK").await.expect("taken back");
+    assert_eq!(welcome.await.expect("it ended").expect("answered"), Welcomed::As(name("ada")));
+    let record = node.audit(AuditFilter::last(10)).await.expect("read");
+    let acts: Vec<_> = record.iter().map(|row| row.action.as_str()).collect();
+    assert_eq!(acts, ["user.link", "user.add", "user.add"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

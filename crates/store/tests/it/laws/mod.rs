@@ -119,6 +119,7 @@ macro_rules! every_law {
                 k1_a_token_that_is_removed_ends_what_was_logged_in_with_it
                 k1_a_link_opens_one_session_however_many_use_it
                 k1_who_a_provider_vouches_for_is_one_user_however_often_he_comes_at_once
+                g3_each_act_of_a_welcome_is_one_line_on_record
                 k1_whom_a_provider_gives_nothing_any_more_is_logged_out
                 t_101_who_is_removed_or_changed_is_logged_out
                 t_101_a_log_in_at_the_moment_of_a_change_does_not_outlive_it

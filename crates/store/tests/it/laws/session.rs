@@ -113,6 +113,27 @@ pub async fn k1_who_a_provider_vouches_for_is_one_user_however_often_he_comes_at
     world.adds_up().await;
 }
 
+pub async fn g3_each_act_of_a_welcome_is_one_line_on_record(world: World) {
+    maya(&world).await;
+    let invited = Guest { is_invited: true, ..guest("u-2", "maya", Some(Role::Admin)) };
+    let comers: [(Guest, &[&str]); 5] = [
+        (guest("u-1", "ada", Some(Role::Viewer)), &["user.link", "user.add"]),
+        (guest("u-1", "ada", Some(Role::Viewer)), &[]),
+        (guest("u-1", "ada", Some(Role::Operator)), &["user.role"]),
+        (invited.clone(), &["user.role", "user.link"]),
+        (invited, &[]),
+    ];
+    for (guest, acts) in comers {
+        let before = world.record().await.len();
+        assert_eq!(welcome(&world, guest.clone(), 1).await, Welcomed::As(guest.name));
+        let record = world.record().await;
+        let told: Vec<_> = record[..record.len() - before].iter().map(|row| row.action.as_str()).collect();
+        assert_eq!(told, acts);
+    }
+    assert_eq!(world.inspect(None).await.expect("read").broken, None);
+    world.adds_up().await;
+}
+
 pub async fn k1_whom_a_provider_gives_nothing_any_more_is_logged_out(world: World) {
     assert_eq!(welcome(&world, guest("u-1", "ada", Some(Role::Admin)), 1).await, Welcomed::As(name("ada")));
     assert!(open(&world, with_identity(later(1), "s-1", "ada", "u-1")).await);
