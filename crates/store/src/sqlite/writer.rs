@@ -433,15 +433,15 @@ fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc
                 Err(shared.judge(&error, &shared.write_errors))
             }
         };
-        // What was committed stays committed, whatever becomes of the log.
-        let kept = if committed.is_ok() {
-            checkpoint(shared, conn).map_err(|error| shared.judge(&error, &shared.compact_errors))
-        } else {
-            Ok(())
-        };
-        let fatal = [&committed, &kept].iter().any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
+        let is_committed = committed.is_ok();
+        // What was erased must be gone from the log before somebody says so. All others need not wait for the log.
+        let cut = if is_committed { cut(shared, conn) } else { Ok(()) };
         // The runtime is gone only when nobody waits any more.
         let _ = answers.send(work.into_iter().map(|work| (work, committed.clone())).collect());
+        // What was committed stays committed, whatever becomes of the log.
+        let kept = cut.and_then(|()| if is_committed { checkpoint(shared, conn) } else { Ok(()) });
+        let kept = kept.map_err(|error| shared.judge(&error, &shared.compact_errors));
+        let fatal = [&committed, &kept].iter().any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
         if fatal {
             return;
         }
@@ -513,17 +513,21 @@ fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box
     Ok(())
 }
 
-/// By hand, because SQLite's own checkpoint swallows a failed sync.
-fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
-    if shared.cut_log.load(Ordering::Relaxed) {
-        // A reader that is at work is waited for, up to the busy timeout; if it takes longer, the next commit tries again.
-        let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-        if busy == 0 {
-            shared.cut_log.store(false, Ordering::Relaxed);
-            shared.log_pages.store(0, Ordering::Relaxed);
-        }
+/// A reader that is at work is waited for, up to the busy timeout; if it takes longer, the next commit tries again.
+fn cut(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
+    if shared.is_log_cut() {
         return Ok(());
     }
+    let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if busy == 0 {
+        shared.cut_log.store(false, Ordering::Relaxed);
+        shared.log_pages.store(0, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// By hand, because SQLite's own checkpoint swallows a failed sync.
+fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
     if shared.log_pages.load(Ordering::Relaxed) < CHECKPOINT_PAGES {
         return Ok(());
     }
