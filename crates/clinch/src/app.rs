@@ -22,6 +22,7 @@ use crate::server::tls::{Tls, TlsFiles};
 use crate::server::{Listener, Places};
 use crate::sessions::Sessions;
 use crate::telemetry::Metrics;
+use crate::threads::{Threads, hand_over};
 use crate::tracer::Tracer;
 use crate::traces::{self, Exporter};
 use crate::workspace::{Versions, read_files};
@@ -116,6 +117,8 @@ pub struct App {
     pub files: Files,
     pub house: House,
     rooms: TaskTracker,
+    /// They outlive the store: it may have connections that were opened on them.
+    threads: Threads,
     /// Who passes traces on. It is the last to leave, for the others tell of their end.
     exporter: (CancellationToken, TaskTracker),
     card: PathBuf,
@@ -227,6 +230,9 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         geoip: Arc::new(geoip),
         stop: CancellationToken::new(),
     };
+    let threads =
+        Threads::start(options.roles).map_err(|error| StartError::Io(format!("threads cannot be started: {error}")))?;
+    let intake = intake.map(|listener| hand_over(listener, &threads.intake)).transpose().map_err(io)?;
     let mut app = App {
         is_secure: (tls.intake.is_some(), tls.admin.is_some()),
         intake: intake.as_ref().and_then(|listener| listener.local_addr().ok()),
@@ -238,6 +244,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         files,
         house,
         rooms: TaskTracker::new(),
+        threads,
         exporter,
         card: options.data_dir.join("server.json"),
     };
@@ -435,7 +442,8 @@ impl App {
         let alarm = hands.clone().map(|hands| Arc::new(Alarm::new(house.clone(), hands.clone(), hands, console)));
         if let Some(listener) = doors.intake {
             let door = self.listener("intake", doors.tls.intake);
-            self.rooms.spawn(intake::run(listener, door, house.clone(), doors.key_stores, people.clone()));
+            let run = intake::run(listener, door, house.clone(), doors.key_stores, people.clone());
+            self.rooms.spawn_on(run, &self.threads.intake);
         }
         if let (Some(listener), Some(hands), Some(alarm)) = (doors.admin, &hands, &alarm) {
             let sessions = Arc::new(Sessions::new(house.clone(), doors.token));
@@ -474,7 +482,7 @@ impl App {
         }
         if let (true, Some(hands)) = (options.roles.worker, hands) {
             let grace = options.grace;
-            self.rooms.spawn(async move { hands.work(grace).await });
+            self.rooms.spawn_on(async move { hands.work(grace).await }, &self.threads.worker);
         }
         if options.roles.keeper {
             self.rooms.spawn(keeper::reaper::run(house.clone()));

@@ -52,6 +52,7 @@ pub mod stand_ins;
 pub mod starters;
 pub mod tally;
 pub mod telemetry;
+pub mod threads;
 pub mod tracer;
 pub mod traces;
 pub mod trials;

@@ -74,6 +74,7 @@ mod sources;
 mod sql;
 mod steps;
 mod surfaces;
+mod threads;
 mod tidy;
 mod traces;
 mod transport;

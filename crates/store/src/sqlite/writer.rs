@@ -1,5 +1,5 @@
 //! The one thread that writes. It takes every verb that is pending, makes one transaction of them and one sync, applies
-//! what they changed to memory, and only then has the callers answered, by a task that runs among them.
+//! what they changed to memory, and only then has the callers answered, by a task that runs among them: on each runtime one.
 
 use super::keys::{self, Keys};
 use super::memory::{Memory, Settled};
@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// One transaction takes no more verbs than this.
@@ -55,10 +56,50 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct Inbox {
-    work: Vec<Box<dyn Work>>,
+    work: Vec<Asked>,
+    /// One for each runtime that somebody has asked from.
+    clerks: Vec<Clerk>,
     closed: bool,
     /// The writer sleeps until there are so many verbs; 0 while it is at work and will look by itself.
     wanted: usize,
+}
+
+/// A verb, and the place of the clerk who answers its caller.
+struct Asked {
+    work: Box<dyn Work>,
+    clerk: usize,
+}
+
+type Answers = Vec<(Box<dyn Work>, std::result::Result<(), StoreError>)>;
+
+/// Answers the callers of one runtime: to wake them from another thread costs several times as much.
+struct Clerk {
+    runtime: runtime::Id,
+    answers: mpsc::UnboundedSender<Answers>,
+}
+
+impl Clerk {
+    fn hire(runtime: &Handle) -> Clerk {
+        let (answers, mut told) = mpsc::unbounded_channel::<Answers>();
+        runtime.spawn(async move {
+            while let Some(answers) = told.recv().await {
+                for (work, committed) in answers {
+                    work.answer(committed);
+                }
+            }
+        });
+        Clerk { runtime: runtime.id(), answers }
+    }
+}
+
+impl Inbox {
+    fn clerk(&mut self, runtime: &Handle) -> usize {
+        let known = self.clerks.iter().position(|clerk| clerk.runtime == runtime.id());
+        known.unwrap_or_else(|| {
+            self.clerks.push(Clerk::hire(runtime));
+            self.clerks.len() - 1
+        })
+    }
 }
 
 /// A verb with its caller.
@@ -128,7 +169,8 @@ impl Shared {
             if inbox.closed {
                 return Err(self.why_closed());
             }
-            inbox.work.push(Box::new(Pending { verb: Some(verb), made: None, caller }));
+            let clerk = inbox.clerk(&Handle::current());
+            inbox.work.push(Asked { work: Box::new(Pending { verb: Some(verb), made: None, caller }), clerk });
             if inbox.work.len() == inbox.wanted {
                 self.arrived.notify_one();
             }
@@ -200,8 +242,21 @@ impl Shared {
         self.arrived.notify_one();
     }
 
+    /// Has everybody told what became of his verb.
+    fn tell(&self, work: Vec<Asked>, committed: &std::result::Result<(), StoreError>) {
+        let clerks: Vec<_> = lock(&self.inbox).clerks.iter().map(|clerk| clerk.answers.clone()).collect();
+        let mut answers: Vec<Answers> = clerks.iter().map(|_| Vec::with_capacity(work.len())).collect();
+        for Asked { work, clerk } in work {
+            answers[clerk].push((work, committed.clone()));
+        }
+        for (clerk, answers) in clerks.iter().zip(answers).filter(|(_, answers)| !answers.is_empty()) {
+            // A runtime is gone only when nobody on it waits any more.
+            let _ = clerk.send(answers);
+        }
+    }
+
     /// The next verbs; `None` when the store is closed and nothing is left. `last` is how many there were last time.
-    fn next(&self, patience: Option<Duration>, last: usize) -> Option<Vec<Box<dyn Work>>> {
+    fn next(&self, patience: Option<Duration>, last: usize) -> Option<Vec<Asked>> {
         let mut inbox = lock(&self.inbox);
         if last >= BUSY_VERBS {
             inbox = self.linger(inbox, last.saturating_mul(2).min(BATCH_VERBS_MAX));
@@ -380,16 +435,12 @@ fn refusal(error: rusqlite::Error) -> rusqlite::Result<NotAllowed> {
     }
 }
 
-type Answers = Vec<(Box<dyn Work>, std::result::Result<(), StoreError>)>;
-
 /// Starts the thread. `conn` is its own from here on.
 pub(super) fn start(
     shared: Arc<Shared>,
     mut conn: Connection,
     mut desk: Desk,
 ) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let (answers, inbox) = mpsc::unbounded_channel::<Answers>();
-    tokio::spawn(answer(inbox));
     let counted = shared.clone();
     let count = move |_: &mut rusqlite::hooks::Wal, pages| {
         counted.log_pages.store(pages, Ordering::Relaxed);
@@ -397,21 +448,13 @@ pub(super) fn start(
     };
     conn.wal_hook(Some(count)).map_err(std::io::Error::other)?;
     std::thread::Builder::new().name("clinch-writer".into()).spawn(move || {
-        write(&shared, &mut conn, &mut desk, &answers);
-        lock(&shared.inbox).closed = true;
-        drop(std::mem::take(&mut lock(&shared.inbox).work));
+        write(&shared, &mut conn, &mut desk);
+        // Who still waits for an answer is told by what is dropped here.
+        *lock(&shared.inbox) = Inbox { closed: true, ..Inbox::default() };
     })
 }
 
-async fn answer(mut inbox: mpsc::UnboundedReceiver<Answers>) {
-    while let Some(answers) = inbox.recv().await {
-        for (work, committed) in answers {
-            work.answer(committed);
-        }
-    }
-}
-
-fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc::UnboundedSender<Answers>) {
+fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk) {
     let mut last = 0;
     while let Some(mut work) = shared.next(shared.is_unwell.load(Ordering::Relaxed).then_some(PROBE_EVERY), last) {
         last = work.len();
@@ -436,8 +479,7 @@ fn write(shared: &Shared, conn: &mut Connection, desk: &mut Desk, answers: &mpsc
         let is_committed = committed.is_ok();
         // What was erased must be gone from the log before somebody says so. All others need not wait for the log.
         let cut = if is_committed { cut(shared, conn) } else { Ok(()) };
-        // The runtime is gone only when nobody waits any more.
-        let _ = answers.send(work.into_iter().map(|work| (work, committed.clone())).collect());
+        shared.tell(work, &committed);
         // What was committed stays committed, whatever becomes of the log.
         let kept = cut.and_then(|()| if is_committed { checkpoint(shared, conn) } else { Ok(()) });
         let kept = kept.map_err(|error| shared.judge(&error, &shared.compact_errors));
@@ -459,7 +501,7 @@ fn has_room(conn: &Connection) -> bool {
 }
 
 /// One transaction and one sync for all of them. An empty one probes whether the disk takes writes again.
-fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box<dyn Work>]) -> rusqlite::Result<()> {
+fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Asked]) -> rusqlite::Result<()> {
     conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     let mut batch = Batch {
         conn,
@@ -475,8 +517,8 @@ fn transact(shared: &Shared, conn: &Connection, desk: &mut Desk, work: &mut [Box
         events_expired: 0,
         touched: HashSet::new(),
     };
-    for verb in work.iter_mut() {
-        verb.run(&mut batch)?;
+    for asked in work.iter_mut() {
+        asked.work.run(&mut batch)?;
     }
     let sealed = batch.desk.keys.seal(conn)?;
     let Batch { changes, fresh_keys, fresh_names, forgotten_runs, accepted, created, expired, events_expired, .. } =
