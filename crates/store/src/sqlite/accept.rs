@@ -96,29 +96,29 @@ fn record(batch: &Batch<'_>, event: EventId, at: Timestamp, conflict: bool) -> r
     Ok(())
 }
 
+pub(super) const EVENT: &str =
+    "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, trace, payload)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+pub(super) const JOB: &str = "INSERT INTO job (id, event, flow, queue, version, state, run_at, lane, ord, priority)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+
 fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     let event = EventId::from_number(batch.next_id(new.received_at));
     let source = batch.name(&new.source)?;
     let expires_at = new.dedup.as_ref().map_or(new.received_at, |dedup| new.received_at + dedup.ttl).as_micros();
     let payload = batch.shared.sealer.payload(event, &new.payload);
-    batch
-        .conn
-        .prepare_cached(
-            "INSERT INTO event (id, source, received_at, key, fingerprint, expires_at, status, jobs, trace, payload)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        )?
-        .execute(params![
-            event.number().cast_signed(),
-            source,
-            new.received_at.as_micros(),
-            new.dedup.as_ref().map(|dedup| dedup.key.as_bytes()),
-            new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
-            expires_at,
-            new.status,
-            i64::try_from(new.jobs.len()).unwrap_or(i64::MAX),
-            new.trace.to_bytes(),
-            &payload[..],
-        ])?;
+    batch.pens.event.execute(params![
+        event.number().cast_signed(),
+        source,
+        new.received_at.as_micros(),
+        new.dedup.as_ref().map(|dedup| dedup.key.as_bytes()),
+        new.dedup.as_ref().map(|dedup| dedup.fingerprint.as_bytes()),
+        expires_at,
+        new.status,
+        i64::try_from(new.jobs.len()).unwrap_or(i64::MAX),
+        new.trace.to_bytes(),
+        &payload[..],
+    ])?;
     for handle in &new.handles {
         batch
             .conn
@@ -129,24 +129,18 @@ fn insert(batch: &mut Batch<'_>, new: &NewEvent) -> rusqlite::Result<Accepted> {
     for ask in &new.jobs {
         let job = JobId::from_number(batch.next_id(new.received_at));
         let (flow, queue) = (batch.name(&ask.flow)?, batch.name(&ask.queue)?);
-        batch
-            .conn
-            .prepare_cached(
-                "INSERT INTO job (id, event, flow, queue, version, state, run_at, lane, ord, priority)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            )?
-            .execute(params![
-                job.number().cast_signed(),
-                event.number().cast_signed(),
-                flow,
-                queue,
-                new.version.0,
-                READY,
-                ask.run_at.as_micros(),
-                ask.lane.number().cast_signed(),
-                ask.order.number(),
-                ask.priority,
-            ])?;
+        batch.pens.job.execute(params![
+            job.number().cast_signed(),
+            event.number().cast_signed(),
+            flow,
+            queue,
+            new.version.0,
+            READY,
+            ask.run_at.as_micros(),
+            ask.lane.number().cast_signed(),
+            ask.order.number(),
+            ask.priority,
+        ])?;
         batch.changes.push(Settled::Born {
             job,
             live: Live {

@@ -7,28 +7,28 @@ use crate::{Conclusion, Held, LeaseRef, NewEffect};
 use clinch_core::time::Timestamp;
 use rusqlite::params;
 
+pub(super) const INTEND: &str =
+    "INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
+     VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6)
+     ON CONFLICT (job, name) DO UPDATE SET
+         state = excluded.state, class = excluded.class, changed_at = excluded.changed_at,
+         sends = sends + 1, fence = excluded.fence
+     WHERE state <> 1";
+pub(super) const CONCLUDE: &str =
+    "UPDATE effect SET state = ?3, changed_at = ?4, status = ?5, body = ?6 WHERE job = ?1 AND name = ?2";
+
 pub(super) fn intend(batch: &mut Batch<'_>, lease: LeaseRef, effect: &NewEffect) -> rusqlite::Result<Held> {
     if !holds(batch, lease) {
         return Ok(Held::Lost);
     }
-    let written = batch
-        .conn
-        .prepare_cached(
-            "INSERT INTO effect (job, name, class, state, first_intended_at, changed_at, sends, fence)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?5, 1, ?6)
-             ON CONFLICT (job, name) DO UPDATE SET
-                 state = excluded.state, class = excluded.class, changed_at = excluded.changed_at,
-                 sends = sends + 1, fence = excluded.fence
-             WHERE state <> 1",
-        )?
-        .execute(params![
-            lease.job.number().cast_signed(),
-            &*effect.name,
-            class_number(effect.class),
-            OPEN,
-            effect.at.as_micros(),
-            lease.fence.0.cast_signed(),
-        ])?;
+    let written = batch.pens.intend.execute(params![
+        lease.job.number().cast_signed(),
+        &*effect.name,
+        class_number(effect.class),
+        OPEN,
+        effect.at.as_micros(),
+        lease.fence.0.cast_signed(),
+    ])?;
     if written == 0 {
         // It is done. Whoever asks has an older picture of the job, and must not send.
         return Ok(Held::Lost);
@@ -65,19 +65,19 @@ pub(super) fn close(batch: &Batch<'_>, lease: LeaseRef, at: Timestamp) -> rusqli
     Ok(())
 }
 
-pub(super) fn write(batch: &Batch<'_>, lease: LeaseRef, end: &Conclusion, body: Option<&[u8]>) -> rusqlite::Result<()> {
-    batch
-        .conn
-        .prepare_cached(
-            "UPDATE effect SET state = ?3, changed_at = ?4, status = ?5, body = ?6 WHERE job = ?1 AND name = ?2",
-        )?
-        .execute(params![
-            lease.job.number().cast_signed(),
-            &*end.name,
-            effect_number(&end.state),
-            end.at.as_micros(),
-            effect_status(&end.state),
-            body,
-        ])?;
+pub(super) fn write(
+    batch: &mut Batch<'_>,
+    lease: LeaseRef,
+    end: &Conclusion,
+    body: Option<&[u8]>,
+) -> rusqlite::Result<()> {
+    batch.pens.conclude.execute(params![
+        lease.job.number().cast_signed(),
+        &*end.name,
+        effect_number(&end.state),
+        end.at.as_micros(),
+        effect_status(&end.state),
+        body,
+    ])?;
     Ok(())
 }

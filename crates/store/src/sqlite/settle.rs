@@ -16,6 +16,13 @@ pub(super) struct SealedEnd {
     pub body: Option<Vec<u8>>,
 }
 
+pub(super) const SETTLE: &str = "UPDATE job SET state = ?2, attempts = attempts + 1, failures = failures + ?3,
+         first_attempt_at = ifnull(first_attempt_at, ?4),
+         run_at = CASE WHEN ?2 = 0 THEN ?5 ELSE run_at END,
+         ended_at = CASE WHEN ?2 = 0 THEN NULL ELSE ?5 END,
+         reason = ?6
+     WHERE id = ?1";
+
 pub(super) fn settle(
     batch: &mut Batch<'_>,
     lease: LeaseRef,
@@ -50,24 +57,14 @@ pub(super) fn settle(
     if attempts > 0 || reason.is_some() || !matches!(end.change, Change::Finished { .. }) {
         write_attempt(batch, job, attempts + 1, end, sealed.error.as_deref())?;
     }
-    batch
-        .conn
-        .prepare_cached(
-            "UPDATE job SET state = ?2, attempts = attempts + 1, failures = failures + ?3,
-                 first_attempt_at = ifnull(first_attempt_at, ?4),
-                 run_at = CASE WHEN ?2 = 0 THEN ?5 ELSE run_at END,
-                 ended_at = CASE WHEN ?2 = 0 THEN NULL ELSE ?5 END,
-                 reason = ?6
-             WHERE id = ?1",
-        )?
-        .execute(params![
-            job,
-            state,
-            i64::from(end.charged && !matches!(end.change, Change::Finished { .. })),
-            end.started_at.as_micros(),
-            at.as_micros(),
-            reason.map(reason_number),
-        ])?;
+    batch.pens.settle.execute(params![
+        job,
+        state,
+        i64::from(end.charged && !matches!(end.change, Change::Finished { .. })),
+        end.started_at.as_micros(),
+        at.as_micros(),
+        reason.map(reason_number),
+    ])?;
     batch.changes.push(match end.change {
         Change::Finished { .. } => Settled::Ended { job: lease.job },
         Change::Buried { reason, .. } => Settled::Buried { job: lease.job, reason },
