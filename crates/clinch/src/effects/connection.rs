@@ -268,8 +268,12 @@ pub async fn encrypt<S: AsyncRead + AsyncWrite + Unpin>(
 async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, NoConnection> {
     let allowance = Arc::new(AtomicUsize::new(HEAD_BYTES_MAX));
     let stream = TokioIo::new(Measured { stream, allowance: allowance.clone() });
-    let (requests, connection) =
-        http1::handshake(stream).await.map_err(|error| NoConnection::Failed(error.to_string()))?;
+    // Requests are so small that copying them together is cheaper than describing their parts to the kernel.
+    let (requests, connection) = http1::Builder::new()
+        .writev(false)
+        .handshake(stream)
+        .await
+        .map_err(|error| NoConnection::Failed(error.to_string()))?;
     let bytes = async move {
         // What went wrong was told to the request.
         let _ = connection.await;

@@ -144,9 +144,9 @@ impl HttpClient {
                 }
             }
         }
-        let opened =
-            tokio::time::timeout_at(deadline.min(Instant::now() + CONNECT_TIMEOUT), self.connections.open(&target));
-        let fresh = match opened.await {
+        // Boxed, for most requests find a kept one and need no room for it.
+        let opening = Box::pin(self.connections.open(&target));
+        let fresh = match tokio::time::timeout_at(deadline.min(Instant::now() + CONNECT_TIMEOUT), opening).await {
             Ok(Ok(fresh)) => fresh,
             Ok(Err(NoConnection::Failed(why))) => return Err(Sent::NotSent(why)),
             Ok(Err(NoConnection::Blocked(why))) => return Err(Sent::Blocked(why.to_string())),

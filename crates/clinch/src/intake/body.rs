@@ -7,10 +7,13 @@ use clinch_core::signature::digest::{self, BadDigest};
 use flate2::bufread::GzDecoder;
 use http_body_util::BodyExt;
 use hyper::HeaderMap;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::future::poll_fn;
 use std::io::Read;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -90,14 +93,33 @@ fn patience(received_bytes: usize) -> Duration {
     earned.clamp(BODY_HEAD_START, BODY_TIMEOUT)
 }
 
+/// The next piece, if it is here already. Most bodies come with their heads, and are handed over when they were asked for: to set
+/// a timer for each would cost more than to look twice.
+async fn at_hand(body: &mut Incoming) -> Option<Option<hyper::Result<Frame<Bytes>>>> {
+    let mut is_asked_for = false;
+    poll_fn(|context| match Pin::new(&mut *body).poll_frame(context) {
+        Poll::Ready(frame) => Poll::Ready(Some(frame)),
+        Poll::Pending if is_asked_for => Poll::Ready(None),
+        Poll::Pending => {
+            is_asked_for = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
 async fn collect(mut body: Incoming, most: usize) -> Result<Bytes, Answer> {
     let began = Instant::now();
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
     let mut received = 0;
-    while let Some(frame) =
-        timeout_at(began + patience(received), body.frame()).await.map_err(|_| Answer::too_slow())?
-    {
+    loop {
+        let frame = match at_hand(&mut body).await {
+            Some(frame) => frame,
+            None => timeout_at(began + patience(received), body.frame()).await.map_err(|_| Answer::too_slow())?,
+        };
+        let Some(frame) = frame else { break };
         let Ok(frame) = frame else {
             return Err(Answer::cut_short());
         };

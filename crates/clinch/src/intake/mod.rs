@@ -137,7 +137,8 @@ impl Intake {
         };
         if let Some(buttons) = room.buttons.as_ref().filter(|buttons| buttons.is_at(request.uri().path())) {
             let arrival = arrival(&request, Some(SlackButtons::PATH), Incoming::Ignore);
-            return self.traced(buttons.answer(&self.house, request).await, arrival, &[]);
+            // Boxed, because few requests are of that kind.
+            return self.traced(Box::pin(buttons.answer(&self.house, request)).await, arrival, &[]);
         }
         let door = match room.routes.find(request.method(), request.uri().path()) {
             Ok(door) => door,

@@ -38,12 +38,12 @@ pub struct Pool {
 /// Runs jobs of the queue until the stop, and those under way to their end.
 /// Claims until it is sent home; what it has begun it ends.
 pub async fn serve(house: House, gate: Arc<Gate>, pool: Pool, leave: CancellationToken) {
-    let queue = &pool.queue;
+    let (house, queue) = (Arc::new(house), &pool.queue);
     // A place is the right to call out; a chair is kept until the job is settled. So many may wait for the disk, no more.
     let places = Arc::new(Semaphore::new(pool.concurrency));
     let chairs = Arc::new(Semaphore::new(pool.concurrency.saturating_mul(2)));
     let shares = Table::new(Shares::new(if pool.is_shared { pool.concurrency } else { 0 }));
-    let leases = Arc::new(Leases::new(house.clone(), pool.visibility_timeout));
+    let leases = Arc::new(Leases::new((*house).clone(), pool.visibility_timeout));
     let under_way = TaskTracker::new();
     let heartbeat = tokio::spawn(leases.clone().keep());
     let metric = |state: &'static str| house.metrics.workers.get_or_create_owned(&ByState { state: state.into() });
