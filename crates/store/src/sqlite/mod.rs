@@ -17,6 +17,7 @@ mod keys;
 mod late;
 mod ledger;
 mod list;
+mod log;
 mod memory;
 mod once;
 mod pace;

@@ -2,6 +2,7 @@
 //! what they changed to memory, and only then has the callers answered, by a task that runs among them: on each runtime one.
 
 use super::keys::{self, Keys};
+use super::log::Log;
 use super::memory::{Memory, Settled};
 use super::{accept, ledger, settle};
 use crate::read::COMMIT_SECONDS;
@@ -20,15 +21,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// One transaction takes no more verbs than this.
 const BATCH_VERBS_MAX: usize = 2_048;
-/// The log is brought into the database when it has this many pages.
-const CHECKPOINT_PAGES: i32 = 4_000;
 /// A transaction with at least this many verbs says that many callers are at work.
 const BUSY_VERBS: usize = 8;
-/// Then the next one waits at most this long for twice as many: a commit costs the same for eight verbs as for eighty, and on a
-/// machine that is short of processors the saved ones are worth more than the wait.
-const LINGER: Duration = Duration::from_micros(300);
-/// But not when none came for so long: then everybody waits for this one.
-const LULL: Duration = Duration::from_micros(100);
 /// While the disk refuses to write, it is asked again this often.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// After a failure, events are accepted again only when the disk has this much room: what was begun is written down
@@ -50,7 +44,7 @@ pub(super) struct Shared {
     pub write_errors: AtomicU64,
     pub sync_errors: AtomicU64,
     pub compact_errors: AtomicU64,
-    log_pages: AtomicI32,
+    pub log_pages: AtomicI32,
     /// What was erased must not live on in the log: it is brought in whole and cut.
     cut_log: AtomicBool,
 }
@@ -61,8 +55,8 @@ struct Inbox {
     /// One for each runtime that somebody has asked from.
     clerks: Vec<Clerk>,
     closed: bool,
-    /// The writer sleeps until there are so many verbs; 0 while it is at work and will look by itself.
-    wanted: usize,
+    /// The writer has to be woken; else it is at work and will look by itself.
+    sleeps: bool,
 }
 
 /// A verb, and the place of the clerk who answers its caller.
@@ -94,6 +88,10 @@ impl Clerk {
 }
 
 impl Inbox {
+    fn is_idle(&self) -> bool {
+        self.work.is_empty() && !self.closed
+    }
+
     fn clerk(&mut self, runtime: &Handle) -> usize {
         let known = self.clerks.iter().position(|clerk| clerk.runtime == runtime.id());
         known.unwrap_or_else(|| {
@@ -172,7 +170,7 @@ impl Shared {
             }
             let clerk = inbox.clerk(&Handle::current());
             inbox.work.push(Asked { work: Box::new(Pending { verb: Some(verb), made: None, caller }), clerk });
-            if inbox.work.len() == inbox.wanted {
+            if std::mem::take(&mut inbox.sleeps) {
                 self.arrived.notify_one();
             }
         }
@@ -213,6 +211,11 @@ impl Shared {
 
     pub fn is_log_cut(&self) -> bool {
         !self.cut_log.load(Ordering::Relaxed)
+    }
+
+    pub fn log_is_cut(&self) {
+        self.cut_log.store(false, Ordering::Relaxed);
+        self.log_pages.store(0, Ordering::Relaxed);
     }
 
     pub fn unwell(&self) -> Option<String> {
@@ -256,14 +259,19 @@ impl Shared {
         }
     }
 
-    /// The next verbs; `None` when the store is closed and nothing is left. `last` is how many there were last time.
-    fn next(&self, patience: Option<Duration>, last: usize) -> Option<Vec<Asked>> {
+    /// The next verbs; `None` when the store is closed and nothing is left. Where processors are short, whoever is about to hand one in
+    /// may do so first; else nobody is waited for when there is one, as who comes during a commit is in the next. While there is none the log
+    /// is laid out.
+    fn next(&self, patience: Option<Duration>, conn: &Connection, log: &mut Log) -> Option<Vec<Asked>> {
+        std::thread::yield_now();
         let mut inbox = lock(&self.inbox);
-        if last >= BUSY_VERBS {
-            inbox = self.linger(inbox, last.saturating_mul(2).min(BATCH_VERBS_MAX));
+        while inbox.is_idle() && log.is_short() {
+            drop(inbox);
+            log.lengthen(conn);
+            inbox = lock(&self.inbox);
         }
-        if inbox.work.is_empty() && !inbox.closed {
-            inbox = self.sleep(inbox, 1, patience);
+        if inbox.is_idle() {
+            inbox = self.sleep(inbox, patience);
         }
         if inbox.work.is_empty() && inbox.closed {
             return None;
@@ -277,34 +285,16 @@ impl Shared {
 }
 
 impl Shared {
-    /// Until so many verbs are there, no more come, the store is closed, or it was long enough.
-    fn linger<'a>(&self, mut inbox: MutexGuard<'a, Inbox>, wanted: usize) -> MutexGuard<'a, Inbox> {
-        let began = Instant::now();
-        loop {
-            let before = inbox.work.len();
-            inbox = self.sleep(inbox, wanted, Some(LULL));
-            let more = inbox.work.len() > before && inbox.work.len() < wanted;
-            if !more || inbox.closed || began.elapsed() >= LINGER {
-                return inbox;
-            }
-        }
-    }
-
-    /// Until so many verbs are there, the store is closed, or time is up.
-    fn sleep<'a>(
-        &self,
-        mut inbox: MutexGuard<'a, Inbox>,
-        wanted: usize,
-        most: Option<Duration>,
-    ) -> MutexGuard<'a, Inbox> {
+    /// Until there is a verb, the store is closed, or time is up.
+    fn sleep<'a>(&self, mut inbox: MutexGuard<'a, Inbox>, most: Option<Duration>) -> MutexGuard<'a, Inbox> {
         const HELD: &str = "nobody panics while holding the inbox";
-        inbox.wanted = wanted;
-        let too_few = |inbox: &mut Inbox| inbox.work.len() < wanted && !inbox.closed;
+        inbox.sleeps = true;
+        let is_idle = |inbox: &mut Inbox| inbox.is_idle();
         let mut inbox = match most {
-            None => self.arrived.wait_while(inbox, too_few).expect(HELD),
-            Some(most) => self.arrived.wait_timeout_while(inbox, most, too_few).expect(HELD).0,
+            None => self.arrived.wait_while(inbox, is_idle).expect(HELD),
+            Some(most) => self.arrived.wait_timeout_while(inbox, most, is_idle).expect(HELD).0,
         };
-        inbox.wanted = 0;
+        inbox.sleeps = false;
         inbox
     }
 }
@@ -516,9 +506,12 @@ fn write(shared: &Shared, conn: &Connection, desk: Desk) {
             return;
         }
     };
-    let mut last = 0;
-    while let Some(mut work) = shared.next(shared.is_unwell.load(Ordering::Relaxed).then_some(PROBE_EVERY), last) {
-        last = work.len();
+    let mut log = Log::of(conn);
+    let patience = || shared.is_unwell.load(Ordering::Relaxed).then_some(PROBE_EVERY);
+    while let Some(mut work) = shared.next(patience(), conn, &mut log) {
+        if work.len() >= BUSY_VERBS {
+            log.expect_more();
+        }
         if work.is_empty() && !has_room(conn) {
             continue;
         }
@@ -539,11 +532,10 @@ fn write(shared: &Shared, conn: &Connection, desk: Desk) {
             }
         };
         let is_committed = committed.is_ok();
-        // What was erased must be gone from the log before somebody says so. All others need not wait for the log.
-        let cut = if is_committed { cut(shared, conn) } else { Ok(()) };
+        let cut = if is_committed { log.cut(shared, conn) } else { Ok(()) };
         shared.tell(work, &committed);
         // What was committed stays committed, whatever becomes of the log.
-        let kept = cut.and_then(|()| if is_committed { checkpoint(shared, conn) } else { Ok(()) });
+        let kept = cut.and_then(|()| if is_committed { log.bring_in(shared, conn) } else { Ok(()) });
         let kept = kept.map_err(|error| shared.judge(&error, &shared.compact_errors));
         let fatal = [&committed, &kept].iter().any(|outcome| matches!(outcome, Err(StoreError::Fatal(_))));
         if fatal {
@@ -601,28 +593,6 @@ impl Batch<'_> {
         }
         Ok(())
     }
-}
-
-/// A reader that is at work is waited for, up to the busy timeout; if it takes longer, the next commit tries again.
-fn cut(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
-    if shared.is_log_cut() {
-        return Ok(());
-    }
-    let busy: i64 = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
-    if busy == 0 {
-        shared.cut_log.store(false, Ordering::Relaxed);
-        shared.log_pages.store(0, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-/// By hand, because SQLite's own checkpoint swallows a failed sync.
-fn checkpoint(shared: &Shared, conn: &Connection) -> rusqlite::Result<()> {
-    if shared.log_pages.load(Ordering::Relaxed) < CHECKPOINT_PAGES {
-        return Ok(());
-    }
-    shared.log_pages.store(0, Ordering::Relaxed);
-    conn.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?.query_row([], |_| Ok(()))
 }
 
 impl Shared {

@@ -277,6 +277,31 @@ async fn p2_deliveries_in_one_commit_are_told_apart_by_key_and_body() {
     world.adds_up().await;
 }
 
+#[tokio::test]
+async fn p5_a_log_that_was_laid_out_ahead_is_read_no_further_than_it_was_written() {
+    let sqlite = Sqlite::new();
+    let world = sqlite.world().await;
+    let before = world.health().log_bytes;
+    let commit = OneCommit::hold(&sqlite, &world).await;
+    let mut many = Vec::new();
+    for nth in 0..8 {
+        many.push(commit.with(world.accept(event(&format!("k{nth}")))).await);
+    }
+    commit.release().await;
+    for one in many {
+        assert!(matches!(one.await, Acceptance::Fresh(_)));
+    }
+    while world.health().log_bytes < before + (30 << 20) {
+        tokio::task::yield_now().await;
+    }
+    world.accepted(event("after")).await;
+    let after_power_cut = World::new(sqlite.copy().await).await;
+    for world in [&world, &after_power_cut] {
+        assert_eq!(world.jobs_len().await, 9);
+        world.adds_up().await;
+    }
+}
+
 fn intent(step: &str) -> NewEffect {
     NewEffect { name: step.into(), class: Idempotency::None, at: later(1) }
 }
