@@ -68,7 +68,7 @@ pub async fn serve<S, B>(
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error: Into<Failure>> + Send + Sync + 'static,
     S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error: Into<Failure>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Failure>> + Send + Unpin + 'static,
 {
     let graceful = GracefulShutdown::new();
     let open = listener.metrics.connections.get_or_create_owned(&ByListener { listener: listener.name.into() });
@@ -144,7 +144,7 @@ impl<S, B> Guest<S>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error: Into<Failure>> + Send + Sync + 'static,
     S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error: Into<Failure>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Failure>> + Send + Unpin + 'static,
 {
     /// What a peer does wrong on its connection is its own affair.
     async fn speak_http1(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
@@ -155,15 +155,13 @@ where
             let answer = service.call(request);
             let watch = watch.clone();
             async move {
-                let answer = answer.await;
-                watch.ended(answer.as_ref().is_ok_and(|answer| answer.status().as_u16() >= 400));
-                answer
+                let answer = answer.await?;
+                let is_refused = answer.status().as_u16() >= 400;
+                Ok::<_, S::Error>(answer.map(|body| watch.answered(body, is_refused)))
             }
         });
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            // The wire is stricter with headers that began.
-            .header_read_timeout(IDLE_TIMEOUT)
+            // How long headers may take is watched by the wire.
             .max_buf_size(HEADER_BYTES_MAX)
             // Answers are so small that copying them together is cheaper than describing their parts to the kernel.
             .writev(false)

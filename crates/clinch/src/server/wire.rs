@@ -1,7 +1,7 @@
 //! What flows on a connection, and how long nothing may. Headers that began must end soon, an answer must be taken, and
 //! only between two requests may it be quiet for longer.
 
-use super::HEADER_TIMEOUT;
+use super::{HEADER_TIMEOUT, IDLE_TIMEOUT};
 use hyper::body::{Body, Frame, SizeHint};
 use std::io;
 use std::pin::Pin;
@@ -53,9 +53,10 @@ impl Watch {
         self.0.phase.store(SERVING, Ordering::Relaxed);
     }
 
-    pub fn ended(&self, is_refused: bool) {
+    /// It was answered like this, which ends when all of it was taken.
+    pub fn answered<B>(&self, body: B, is_refused: bool) -> Answer<B> {
         self.0.is_refused.store(is_refused, Ordering::Relaxed);
-        self.0.phase.store(BETWEEN, Ordering::Relaxed);
+        Answer { body, watch: self.clone() }
     }
 
     pub fn under_way(&self) -> UnderWay {
@@ -76,6 +77,38 @@ impl Watch {
             }
             known = begun;
         }
+    }
+}
+
+/// An answer of an HTTP/1 connection. When it is over, the connection is between two requests.
+pub struct Answer<B> {
+    body: B,
+    watch: Watch,
+}
+
+impl<B> Drop for Answer<B> {
+    fn drop(&mut self) {
+        self.watch.0.phase.store(BETWEEN, Ordering::Relaxed);
+    }
+}
+
+impl<B: Body + Unpin> Body for Answer<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -118,13 +151,16 @@ pub struct Wire<T> {
     stream: T,
     watch: Watch,
     head: Option<Pin<Box<Sleep>>>,
+    /// Since when nothing came after an answer, and when that is looked at again.
+    quiet_since: Option<Instant>,
+    quiet: Option<Pin<Box<Sleep>>>,
     write: Option<Pin<Box<Sleep>>>,
     linger: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Wire<T> {
     pub fn new(stream: T, watch: Watch) -> Self {
-        Wire { stream, watch, head: None, write: None, linger: None }
+        Wire { stream, watch, head: None, quiet_since: None, quiet: None, write: None, linger: None }
     }
 }
 
@@ -141,17 +177,35 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         let phase = &this.watch.0.phase;
         if read.is_ready() {
+            this.quiet_since = None;
             if buffer.filled().len() > before {
                 let _ = phase.compare_exchange(BETWEEN, HEAD, Ordering::Relaxed, Ordering::Relaxed);
             }
             return read;
         }
-        if phase.load(Ordering::Relaxed) != HEAD {
-            this.head = None;
-        } else if is_over(&mut this.head, HEADER_TIMEOUT, context) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let is_over = match phase.load(Ordering::Relaxed) {
+            HEAD => is_over(&mut this.head, HEADER_TIMEOUT, context),
+            phase => {
+                this.head = None;
+                phase == BETWEEN && this.is_quiet_for_too_long(context)
+            }
+        };
+        if is_over { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { Poll::Pending }
+    }
+}
+
+impl<T> Wire<T> {
+    /// A timer that is set anew for each request costs more than many a request: this one runs out, and is then set to when it should have.
+    fn is_quiet_for_too_long(&mut self, context: &mut Context<'_>) -> bool {
+        let until = *self.quiet_since.get_or_insert_with(Instant::now) + IDLE_TIMEOUT;
+        let timer = self.quiet.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        while timer.as_mut().poll(context).is_ready() {
+            if timer.deadline() >= until {
+                return true;
+            }
+            timer.as_mut().reset(until);
         }
-        Poll::Pending
+        false
     }
 }
 
@@ -218,6 +272,31 @@ mod tests {
     use futures_util::stream;
     use http_body_util::{BodyExt, StreamBody};
     use std::convert::Infallible;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_may_be_quiet_for_a_minute_after_each_request() {
+        let (stream, mut peer) = tokio::io::duplex(64);
+        let watch = Watch::default();
+        let mut wire = Wire::new(stream, watch.clone());
+        let mut read = async || wire.read(&mut [0; 64]).await;
+        for pause in [0, 59, 1, 59] {
+            sleep(Duration::from_secs(pause)).await;
+            peer.write_all(b"GET").await.expect("written");
+            assert_eq!(read().await.expect("read"), 3);
+            watch.begun();
+            let answer = watch.answered((), false);
+            let more = tokio::time::timeout(Duration::from_secs(600), read()).await;
+            assert!(more.is_err(), "an answer may take its time");
+            drop(answer);
+            let more = tokio::time::timeout(Duration::from_millis(1), read()).await;
+            assert!(more.is_err(), "it waits for the next request");
+        }
+        let began = Instant::now();
+        assert_eq!(read().await.expect_err("hung up").kind(), io::ErrorKind::TimedOut);
+        let waited = began.elapsed().as_secs_f64();
+        assert!((59.9..60.1).contains(&waited), "{waited}");
+    }
 
     #[tokio::test]
     async fn i2_an_answer_that_goes_on_keeps_its_connection_and_one_that_nobody_takes_does_not() {
