@@ -21,8 +21,10 @@ const LINGER: Duration = Duration::from_secs(5);
 #[derive(Clone, Default)]
 pub struct Watch(Arc<Seen>);
 
-#[derive(Default)]
 struct Seen {
+    born: Instant,
+    /// HTTP/1: when the last answer was over, in milliseconds since it was born.
+    answered_at: AtomicU64,
     /// HTTP/1: reading a head (0, also of a connection that is new), serving, or between two requests.
     phase: AtomicUsize,
     /// HTTP/1: the last request was refused, perhaps before its body was read.
@@ -30,6 +32,13 @@ struct Seen {
     /// HTTP/2: requests under way; and how many there were, with the pieces of their answers.
     under_way: AtomicUsize,
     begun: AtomicU64,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        let (answered_at, phase, is_refused, under_way, begun) = Default::default();
+        Seen { born: Instant::now(), answered_at, phase, is_refused, under_way, begun }
+    }
 }
 
 const HEAD: usize = 0;
@@ -57,6 +66,12 @@ impl Watch {
     pub fn answered<B>(&self, body: B, is_refused: bool) -> Answer<B> {
         self.0.is_refused.store(is_refused, Ordering::Relaxed);
         Answer { body, watch: self.clone() }
+    }
+
+    /// Until when the next request may come, if this is between two.
+    fn patience(&self) -> Option<Instant> {
+        let answered_at = || self.0.born + Duration::from_millis(self.0.answered_at.load(Ordering::Relaxed));
+        (self.0.phase.load(Ordering::Relaxed) == BETWEEN).then(|| answered_at() + IDLE_TIMEOUT)
     }
 
     pub fn under_way(&self) -> UnderWay {
@@ -88,7 +103,9 @@ pub struct Answer<B> {
 
 impl<B> Drop for Answer<B> {
     fn drop(&mut self) {
-        self.watch.0.phase.store(BETWEEN, Ordering::Relaxed);
+        let seen = &self.watch.0;
+        seen.answered_at.store(u64::try_from(seen.born.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        seen.phase.store(BETWEEN, Ordering::Relaxed);
     }
 }
 
@@ -151,8 +168,7 @@ pub struct Wire<T> {
     stream: T,
     watch: Watch,
     head: Option<Pin<Box<Sleep>>>,
-    /// Since when nothing came after an answer, and when that is looked at again.
-    quiet_since: Option<Instant>,
+    /// When it is looked at again whether nothing came after an answer.
     quiet: Option<Pin<Box<Sleep>>>,
     write: Option<Pin<Box<Sleep>>>,
     linger: Option<Pin<Box<Sleep>>>,
@@ -160,7 +176,7 @@ pub struct Wire<T> {
 
 impl<T> Wire<T> {
     pub fn new(stream: T, watch: Watch) -> Self {
-        Wire { stream, watch, head: None, quiet_since: None, quiet: None, write: None, linger: None }
+        Wire { stream, watch, head: None, quiet: None, write: None, linger: None }
     }
 }
 
@@ -177,7 +193,6 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         let read = Pin::new(&mut this.stream).poll_read(context, buffer);
         let phase = &this.watch.0.phase;
         if read.is_ready() {
-            this.quiet_since = None;
             if buffer.filled().len() > before {
                 let _ = phase.compare_exchange(BETWEEN, HEAD, Ordering::Relaxed, Ordering::Relaxed);
             }
@@ -185,9 +200,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
         }
         let is_over = match phase.load(Ordering::Relaxed) {
             HEAD => is_over(&mut this.head, HEADER_TIMEOUT, context),
-            phase => {
+            _ => {
                 this.head = None;
-                phase == BETWEEN && this.is_quiet_for_too_long(context)
+                this.is_quiet_for_too_long(context)
             }
         };
         if is_over { Poll::Ready(Err(io::ErrorKind::TimedOut.into())) } else { Poll::Pending }
@@ -195,12 +210,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Wire<T> {
 }
 
 impl<T> Wire<T> {
-    /// A timer that is set anew for each request costs more than many a request: this one runs out, and is then set to when it should have.
+    /// A timer that is set anew for each request costs more than many a request: this one runs out, and is then set to when it should have. It goes
+    /// while an answer is given, too: of the end of that nobody tells the wire.
     fn is_quiet_for_too_long(&mut self, context: &mut Context<'_>) -> bool {
-        let until = *self.quiet_since.get_or_insert_with(Instant::now) + IDLE_TIMEOUT;
-        let timer = self.quiet.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        let timer = self.quiet.get_or_insert_with(|| Box::pin(sleep(IDLE_TIMEOUT)));
         while timer.as_mut().poll(context).is_ready() {
-            if timer.deadline() >= until {
+            let now = Instant::now();
+            let until = self.watch.patience().unwrap_or(now + IDLE_TIMEOUT);
+            if until <= now {
                 return true;
             }
             timer.as_mut().reset(until);
@@ -280,22 +297,27 @@ mod tests {
         let watch = Watch::default();
         let mut wire = Wire::new(stream, watch.clone());
         let mut read = async || wire.read(&mut [0; 64]).await;
-        for pause in [0, 59, 1, 59] {
+        // As the server does: what it waits for it began to wait for before the answer was over.
+        let mut answer = None;
+        for (pause, takes) in [(0, 0), (59, 0), (1, 600), (59, 30)] {
+            drop(answer.take());
             sleep(Duration::from_secs(pause)).await;
             peer.write_all(b"GET").await.expect("written");
             assert_eq!(read().await.expect("read"), 3);
             watch.begun();
-            let answer = watch.answered((), false);
-            let more = tokio::time::timeout(Duration::from_secs(600), read()).await;
+            answer = Some(watch.answered((), false));
+            let more = tokio::time::timeout(Duration::from_secs(takes), read()).await;
             assert!(more.is_err(), "an answer may take its time");
-            drop(answer);
-            let more = tokio::time::timeout(Duration::from_millis(1), read()).await;
-            assert!(more.is_err(), "it waits for the next request");
         }
         let began = Instant::now();
-        assert_eq!(read().await.expect_err("hung up").kind(), io::ErrorKind::TimedOut);
+        let over = async {
+            sleep(Duration::from_secs(45)).await;
+            drop(answer);
+        };
+        let (hung_up, ()) = tokio::join!(read(), over);
+        assert_eq!(hung_up.expect_err("hung up").kind(), io::ErrorKind::TimedOut);
         let waited = began.elapsed().as_secs_f64();
-        assert!((59.9..60.1).contains(&waited), "{waited}");
+        assert!((104.9..105.1).contains(&waited), "{waited}");
     }
 
     #[tokio::test]
