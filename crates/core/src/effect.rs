@@ -87,7 +87,7 @@ pub enum EffectState {
     /// It was sent and no answer came, or its worker is gone. The honest name of a gap that nobody can close.
     Unknown,
     /// It was refused, or tried as often as it may be, while others of its job went on: not tried again before a replay.
-    /// With `UnknownOutcome` it may have been done.
+    /// With `UnknownOutcome` it may have been done, and people read `unknown`.
     GivenUp(Reason),
 }
 
@@ -97,14 +97,14 @@ impl EffectState {
             EffectState::Open => EffectWord::Open.as_str(),
             EffectState::Done(_) => EffectWord::Done.as_str(),
             EffectState::NotDone => EffectWord::NotDone.as_str(),
-            EffectState::Unknown => EffectWord::Unknown.as_str(),
+            EffectState::Unknown | EffectState::GivenUp(Reason::UnknownOutcome) => EffectWord::Unknown.as_str(),
             EffectState::GivenUp(_) => EffectWord::GivenUp.as_str(),
         }
     }
 
     /// Whether it may or may not have happened.
     pub const fn is_unclear(&self) -> bool {
-        matches!(self, EffectState::Open | EffectState::Unknown)
+        matches!(self, EffectState::Open | EffectState::Unknown | EffectState::GivenUp(Reason::UnknownOutcome))
     }
 
     /// What is known once this came of another send, where an earlier one may have arrived: that the later one failed says nothing

@@ -93,7 +93,7 @@ impl Again {
 
 /// `effects` is the whole ledger of the job: what was undone since is done again. `None` for a line that no replay looks at.
 pub fn again(effect: &Effect, effects: &[Effect]) -> Option<Again> {
-    if saga::is_unclear(&effect.state) {
+    if effect.state.is_unclear() {
         return Some(match effect.class {
             Idempotency::Header | Idempotency::Natural => Again::Runs,
             Idempotency::Lookup => Again::LooksUp,

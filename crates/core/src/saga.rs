@@ -89,18 +89,13 @@ fn undo_of<'w>(step: &'w Step, effects: &[Effect]) -> Option<Undo<'w>> {
 /// Of these, what may have been undone: nobody knows, and it must be known before the step is relied on.
 pub fn in_doubt<'w>(worker: &'w Worker, effects: &[Effect]) -> Vec<Undo<'w>> {
     let mut found = to_undo(worker, effects);
-    found.retain(|undo| find(effects, &undo.name).is_some_and(|effect| is_unclear(&effect.state)));
+    found.retain(|undo| find(effects, &undo.name).is_some_and(|effect| effect.state.is_unclear()));
     found
-}
-
-/// May it have been done, for all that is known?
-pub fn is_unclear(state: &EffectState) -> bool {
-    matches!(state, EffectState::Open | EffectState::Unknown | EffectState::GivenUp(Reason::UnknownOutcome))
 }
 
 /// A job whose worker was lost once too often: is it known what it had done, and is there something to undo?
 pub fn ends_in_undoing(worker: &Worker, effects: &[Effect], replays: u32) -> bool {
-    let is_unclear = |effect: &Effect| is_unclear(&effect.state) && !is_end(&effect.name);
+    let is_unclear = |effect: &Effect| effect.state.is_unclear() && !is_end(&effect.name);
     Ended::of(effects, replays).is_none() && !effects.iter().any(is_unclear) && !to_undo(worker, effects).is_empty()
 }
 

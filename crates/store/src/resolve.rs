@@ -59,10 +59,11 @@ pub(crate) fn decide(ask: &ResolveAsk, effects: &[Effect], job: Word) -> Result<
     };
     let standing = Standing { job, unknown: effects.iter().filter(unclear).count() };
     match (&effect.state, job) {
-        (EffectState::Unknown, Word::Dead | Word::Success | Word::Noop) => {
+        (EffectState::Open, job) => Err(Resolved::Unfinished { job }),
+        (state, Word::Dead | Word::Success | Word::Noop) if state.is_unclear() => {
             Ok(Standing { unknown: standing.unknown - 1, ..standing })
         }
-        (EffectState::Unknown | EffectState::Open, job) => Err(Resolved::Unfinished { job }),
+        (state, job) if state.is_unclear() => Err(Resolved::Unfinished { job }),
         (state, _) if ask.resolution.says(state) => Err(Resolved::Before(standing)),
         (state, _) => Err(Resolved::NotUnknown { state: state.word() }),
     }

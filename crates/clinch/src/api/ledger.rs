@@ -4,6 +4,7 @@
 use super::shapes::Effect;
 use crate::masking::rules;
 use clinch_core::audit::Row;
+use clinch_core::death::Reason;
 use clinch_core::effect::{self, EffectId, EffectState};
 use clinch_core::id::JobId;
 use clinch_core::key::IdempotencyKey;
@@ -44,6 +45,7 @@ fn proof(job: JobId, effect: &effect::Effect, audit: &[Row]) -> String {
         EffectState::NotDone => by_person().unwrap_or_else(|| "refused, or never sent".into()),
         EffectState::Unknown => "sent, and no answer came".into(),
         EffectState::Open => "about to be sent".into(),
+        EffectState::GivenUp(Reason::UnknownOutcome) => "sent as often as it may be, and no answer came".into(),
         EffectState::GivenUp(reason) => format!("given up: {reason}"),
     }
 }

@@ -23,7 +23,7 @@ use tls::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use wire::{Pieces, Quiet, Watch, Wire};
+use wire::{Quiet, Watch, Wire};
 
 /// A handshake has to be done within this time, and so have headers once they began. A new connection has to begin at
 /// once.
@@ -179,7 +179,7 @@ where
             async move {
                 let answer = answer.await;
                 drop(under_way);
-                answer.map(|answer| answer.map(|body| Pieces::new(body, watch)))
+                answer.map(|answer| answer.map(|body| watch.answered(body, false)))
             }
         });
         let connection = http2::Builder::new(TokioExecutor::new())

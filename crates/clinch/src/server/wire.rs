@@ -29,7 +29,7 @@ struct Seen {
     phase: AtomicUsize,
     /// HTTP/1: the last request was refused, perhaps before its body was read.
     is_refused: AtomicBool,
-    /// HTTP/2: requests under way; and how many there were, with the pieces of their answers.
+    /// HTTP/2: requests under way; and how many there were, with the pieces of answers.
     under_way: AtomicUsize,
     begun: AtomicU64,
 }
@@ -95,7 +95,8 @@ impl Watch {
     }
 }
 
-/// An answer of an HTTP/1 connection. When it is over, the connection is between two requests.
+/// An answer on its way. A connection is not quiet while pieces of it are taken, as a stream of events is one answer, and is between two
+/// requests when it is over.
 pub struct Answer<B> {
     body: B,
     watch: Watch,
@@ -117,39 +118,7 @@ impl<B: Body + Unpin> Body for Answer<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// An answer of an HTTP/2 connection, which is not quiet while pieces of it are taken: a stream of events is one answer.
-pub struct Pieces<B> {
-    body: Pin<Box<B>>,
-    watch: Watch,
-}
-
-impl<B> Pieces<B> {
-    pub fn new(body: B, watch: Watch) -> Self {
-        Pieces { body: Box::pin(body), watch }
-    }
-}
-
-impl<B: Body> Body for Pieces<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let piece = ready!(self.body.as_mut().poll_frame(context));
+        let piece = ready!(Pin::new(&mut self.body).poll_frame(context));
         self.watch.0.begun.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(piece)
     }
@@ -325,7 +294,7 @@ mod tests {
         let watch = Watch::default();
         drop(watch.under_way());
         let beats = stream::repeat_with(|| Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"beat"))));
-        let mut answer = Pieces::new(StreamBody::new(beats), watch.clone());
+        let mut answer = watch.answered(StreamBody::new(beats), false);
         // It is quiet when between two looks nothing was counted.
         let counted = || watch.0.begun.load(Ordering::Relaxed);
         for _ in 0..3 {

@@ -240,7 +240,8 @@ pub async fn run_step(
         Leave::Ask => return Ok(StepEnd::Over(End::ask(house.clock.now(), name))),
         Leave::Never(reason) => {
             let why = format!("step `{name}` was given up: {}", reason.meaning());
-            return Ok(StepEnd::Over(End::refused(reason, why, name)));
+            let is_unclear = past.is_some_and(|past| past.state.is_unclear());
+            return Ok(StepEnd::Over(End { is_unclear, ..End::refused(reason, why, name) }));
         }
         Leave::LookUp => match Box::pin(look_up(house, gate, claim, step, action, scope)).await? {
             Found::NotDone => past = None,

@@ -13,7 +13,6 @@ use clinch_core::death::Reason;
 use clinch_core::fanout::{Fate, Life, Together, effects_of, failures, fate, kept, together};
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
-use clinch_core::saga;
 use clinch_core::worker::{Branch, Step};
 use clinch_store::{Claim, Held};
 use futures_util::future::join_all;
@@ -119,7 +118,7 @@ async fn run_branch<'a>(
                 let mut is_unclear = end.is_unclear;
                 if let Some(mut unwritten) = end.unwritten {
                     unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
-                    is_unclear |= saga::is_unclear(&unwritten.conclusion.state);
+                    is_unclear |= unwritten.conclusion.state.is_unclear();
                     if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(None);
                     }

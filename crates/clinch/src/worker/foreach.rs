@@ -12,7 +12,6 @@ use clinch_core::expr::BadExpr;
 use clinch_core::fanout::{Fate, Together, items_together, kept};
 use clinch_core::foreach::{Each, ItemPace, item_name};
 use clinch_core::job::Waits;
-use clinch_core::saga;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::{Branch, Step};
 use clinch_store::{Held, PaceAsk};
@@ -137,7 +136,7 @@ impl Turn<'_> {
                 let mut unclear = end.is_unclear;
                 if let Some(mut unwritten) = end.unwritten {
                     unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
-                    unclear |= saga::is_unclear(&unwritten.conclusion.state);
+                    unclear |= unwritten.conclusion.state.is_unclear();
                     if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(Ran::TakenOver);
                     }

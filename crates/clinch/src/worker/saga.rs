@@ -11,14 +11,14 @@ use crate::house::House;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::effect::EffectState;
 use clinch_core::fanout::{Fate, failures, fate, kept};
-use clinch_core::saga::{Ended, Undo, in_doubt, is_unclear, renewed, to_undo};
+use clinch_core::saga::{Ended, Undo, in_doubt, renewed, to_undo};
 use clinch_core::worker::{Step, Worker};
 use clinch_store::{Claim, Conclusion, Held};
 
 /// Would there be something to undo if the job ended now?
 pub fn has_to_undo(worker: &Worker, end: &End, scope: &Scope<'_>) -> bool {
     // Who does not know what was done cannot know what to undo: a person first.
-    let is_in_doubt = end.unwritten.as_ref().is_some_and(|last| is_unclear(&last.conclusion.state));
+    let is_in_doubt = end.unwritten.as_ref().is_some_and(|last| last.conclusion.state.is_unclear());
     let is_clear = !end.is_unclear && !is_in_doubt && !matches!(end.outcome, Outcome::Unknown { .. });
     is_clear && worker.all_steps().any(|step| step.compensate.is_some() && scope.has_output(&step.name))
 }

@@ -170,6 +170,50 @@ async fn c9_p4_a_branch_that_waits_is_not_buried_by_the_failures_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c9_d2_a_branch_that_was_given_up_in_doubt_is_unknown_until_a_person_settles_it() {
+    let world = world(
+        "
+  - name: all
+    parallel:
+      - name: crm
+        http: {url: http://TARGET/crm, body_from: body}
+      - name: bank
+        http: {url: http://TARGET/bank, body_from: body, idempotency: header}
+",
+    )
+    .await;
+    world.target.script("/bank", [Reply::Drop]);
+    let dead = world.post_and_wait("k", "{}", Word::Dead).await;
+    assert_eq!(counts(&world, ["/crm", "/bank"]), [1, 3]);
+    assert_eq!(*state(&dead, "bank"), EffectState::GivenUp(Reason::UnknownOutcome));
+    let id = format!("{}/bank", dead.row.id);
+    let listed = async |state: &str| {
+        let page = world.admin(&format!("/api/v1/effects?state={state}")).await.json();
+        page["effects"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| row["id"].as_str().unwrap().to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!((listed("unknown").await, listed("given_up").await), (vec![id.clone()], vec![]));
+    let unresolved = async || {
+        let metrics = world.admin("/metrics").await.body;
+        let lines = metrics.lines().filter(|line| line.starts_with("clinch_effects_unresolved{"));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()).sum::<u32>()
+    };
+    assert_eq!(unresolved().await, 1);
+    let ask = json!({"outcome": "done", "proof": "payment 77", "reason": "INC-482"});
+    let told = world.command(&format!("/api/v1/effects/{id}/resolve"), ask).await.json();
+    assert_eq!((&told["resolved"], &told["unknown_left"]), (&json!(true), &json!(0)));
+    assert_eq!((listed("unknown").await, unresolved().await), (vec![], 0));
+    world.replay(dead.row.id, json!({"reason": "it was done"})).await;
+    world.wait(dead.row.id, Word::Success).await;
+    assert_eq!(counts(&world, ["/crm", "/bank"]), [1, 3], "what a person knows to be done is not sent again");
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c9_p4_a_message_in_a_branch_is_sent_no_more_often_than_it_may_be() {
     let worker = format!(
         "{HEAD}

@@ -198,6 +198,30 @@ async fn c8_a_mail_says_what_its_templates_write_and_can_be_recognised_by_its_id
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c13_a_message_is_taken_back_by_another_when_a_later_step_ends_the_job() {
+    let postbox = Postbox::start().await;
+    postbox.script(".", &[Does::Says("250 2.0.0 taken"), Does::Says("451 4.7.1 greylisted")]);
+    let undo = "    compensate: {send_template: {integration: mail, template: sorry, to: '{{ body.email }}'}}\n";
+    let ship = "  - name: ship\n    http: {url: http://TARGET/ship, body_from: body}\n";
+    let (settings, worker) = (settings(postbox.port, ""), worker_with_step(&format!("{STEP}{undo}{ship}")));
+    let sorry = "---\nsubject: Sorry\n---\nForget {{ steps.remind.output.message_id }}.\n";
+    let world = World::new(&[&files(&settings, &worker)[..], &[("templates/sorry.txt", sorry)]].concat()).await;
+    world.target.script("/ship", [Reply::Status(422)]);
+    let dead = world.post_and_wait("a", BODY, Word::Dead).await;
+    let error = dead.row.error.as_deref().unwrap();
+    assert_eq!(error, "step `ship`: the target answered 422; undone: remind");
+    let mails = postbox.mails();
+    let [sent, refused, sorry] = &mails[..] else { panic!("{mails:?}") };
+    assert_eq!((sorry.header("Subject"), &*sorry.to), ("Sorry", "ada@example.com"));
+    assert!(sorry.text.replace("=\r\n", "").contains(sent.header("Message-ID").trim_end_matches('>')), "{sorry:?}");
+    assert_eq!(sorry.header("Message-ID"), refused.header("Message-ID"), "tried again under the same id");
+    assert_ne!(sorry.header("Message-ID"), sent.header("Message-ID"));
+    let undone = dead.effects.iter().find(|effect| effect.name == "undo:remind").unwrap();
+    assert!(matches!(&undone.state, EffectState::Done(receipt) if receipt.status == 250), "{undone:?}");
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c8_what_a_mail_server_says_before_it_has_the_mail_is_tried_again_or_refused_and_nothing_was_sent() {
     for (at, said) in [
         ("connect", Does::Says("421 4.3.2 later, ada@example.com")),

@@ -237,7 +237,7 @@ async fn c13_a_replay_first_finds_out_whether_a_step_still_stands() {
     world.target.script("/ship", [Reply::Status(422), OK]);
     world.target.script("/refund", [Reply::Drop, Reply::Drop, Reply::Drop, OK]);
     let dead = world.post_and_wait("k", BODY, Word::Dead).await;
-    assert!(ledger(&dead).contains(&("undo:charge", "given_up")), "{:?}", ledger(&dead));
+    assert!(ledger(&dead).contains(&("undo:charge", "unknown")), "{:?}", ledger(&dead));
     world.replay(dead.row.id, json!({"reason": "they are back"})).await;
     world.wait(dead.row.id, Word::Success).await;
     assert_eq!(asked(&world)[7..], ["POST /refund", "POST /charge", "POST /ship"]);
@@ -271,6 +271,40 @@ run:
     world.replay(dead.row.id, json!({"reason": "b is back"})).await;
     world.wait(dead.row.id, Word::Success).await;
     assert_eq!(counts(), [2, 3, 1, 0]);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c13_c9_p3_nothing_is_undone_after_a_branch_was_given_up_in_doubt() {
+    let worker = "
+version: 1
+name: charge
+consumes: {queue: orders}
+retry: {strategy: fixed, base_delay: 10ms, jitter: none, max_attempts: 2}
+run:
+  - name: all
+    parallel:
+      - name: a
+        http: {url: http://TARGET/a, body_from: body}
+        compensate: {http: {url: http://TARGET/not-a}}
+      - name: b
+        http: {url: http://TARGET/b, body_from: body, idempotency: header}
+      - name: c
+        steps:
+          - name: pause
+            delay: 4s
+          - name: late
+            http: {url: http://TARGET/late, body_from: body}
+";
+    let world = World::new(&[("workers/charge.yml", worker)]).await;
+    world.target.script("/b", [Reply::Drop]);
+    world.target.script("/late", [Reply::Status(422)]);
+    let job = world.post("k", BODY).await.job();
+    let waiting = world.wait(job, Word::Waiting).await;
+    assert!(ledger(&waiting).contains(&("b", "unknown")), "{:?}", ledger(&waiting));
+    world.wait(job, Word::Dead).await;
+    let counts = ["/a", "/b", "/late", "/not-a"].map(|path| world.target.calls_at(path).len());
+    assert_eq!(counts, [1, 2, 1, 0], "who does not know what was done cannot know what to undo");
     world.close_and_verify().await;
 }
 

@@ -508,9 +508,8 @@ fn unknown_templates(parts: &Parts<'_>) -> Vec<Problem> {
 fn unfit_templates(parts: &Parts<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     for file in &parts.workers {
-        let steps = file.worker.iter().flat_map(Worker::all_steps);
-        for step in steps {
-            let Action::Send(send) = &step.action else { continue };
+        for action in file.worker.iter().flat_map(Worker::actions) {
+            let Action::Send(send) = action else { continue };
             let own = file.templates.iter().find(|named| named.value == send.template);
             let safe = parts.safe_templates.iter().find(|(asked, _)| asked.value == send.template);
             for named in own.into_iter().chain(safe.map(|(_, safe)| safe)) {

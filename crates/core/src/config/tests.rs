@@ -1995,6 +1995,15 @@ fn c8_a_message_has_a_template_that_its_channel_can_carry() {
     assert_eq!(workspace.secrets.iter().map(String::as_str).collect::<Vec<_>>(), ["SLACK", "SMTP"]);
     assert!(workspace.template("cart").is_some_and(|cart| cart.subject.is_some() && cart.text.is_some()));
     assert!(matches!(workspace.workers[0].steps[0].action, Action::Send(_)));
+    // What takes a message back is a message as well.
+    let sorry = "name: w\nconsumes: {queue: orders}\nrun:\n  - name: a\n    \
+                 send_template: {integration: mail, template: cart, to: '{{ body.x }}'}\n    \
+                 compensate: {send_template: {integration: mail, template: sorry, to: '{{ body.x }}'}}\n";
+    let undone = |text| with(&[("clinch.yml", MAIL), ("workers/post.yml", sorry), cart, ("templates/sorry.txt", text)]);
+    let workspace = loaded(&undone("---\nsubject: Sorry\n---\nForget it.\n"));
+    assert!(matches!(workspace.workers[0].steps[0].compensate, Some(Action::Send(_))));
+    let (bare, place) = (undone("Forget it.\n"), "workers/post.yml:6:64");
+    check(&bare, place, Code::BadTemplate, "a mail needs a subject", "templates/sorry.txt");
     let place = "workers/post.yml:4:60";
     let help = "did you mean `cart`? If not, write what it says into templates/crat.txt";
     check(&with_mail("mail", "crat", &[cart]), place, Code::UnknownTemplate, "there is no template `crat`", help);

@@ -10,7 +10,7 @@ use super::shape;
 use super::source::texts;
 use super::spelling;
 use super::value::{self, Names};
-use super::yaml::{Node, Value};
+use super::yaml::{Key, Node, Value};
 use crate::approval::{ApprovalAction, EXPIRES_DEFAULT, OnExpiry, Rule, SlackChannel};
 use crate::budget::{Allowance, OnExhausted, Per, RetryBudget, WINDOW_DEFAULT};
 use crate::dedup::{self, DedupRule, Reading};
@@ -731,11 +731,17 @@ fn items_of_nothing(worker: Reader<'_>) -> Vec<Problem> {
     found
 }
 
+/// The action of a step that does nothing outside itself.
+fn inward<'a>(step: Reader<'a>) -> Option<&'a Key> {
+    let outward = ["http", "sql", "uses", "send_template"];
+    let mut inward = ACTIONS.iter().filter(|name| !outward.contains(name)).chain(&["steps"]);
+    inward.find_map(|name| step.node.entry(name)).map(|(action, _)| action)
+}
+
 /// Only what does something outside can be undone.
 fn nothing_to_undo(step: Reader<'_>) -> Option<Problem> {
     let (key, _) = step.node.entry("compensate")?;
-    let inward = ACTIONS.iter().filter(|name| !["http", "sql", "uses"].contains(name)).chain(&["steps"]);
-    let (action, _) = inward.filter_map(|name| step.node.entry(name)).next()?;
+    let action = inward(step)?;
     let help = match action.text.as_str() {
         "parallel" | "steps" => "move it to the steps inside that it undoes",
         _ => "remove it",
@@ -748,9 +754,7 @@ fn nothing_to_undo(step: Reader<'_>) -> Option<Problem> {
 /// Only what does something outside is under a policy.
 fn nothing_to_rule_over(step: Reader<'_>) -> Option<Problem> {
     let (key, _) = step.node.entry("policies")?;
-    let inward =
-        ACTIONS.iter().filter(|name| !["http", "sql", "uses", "send_template"].contains(name)).chain(&["steps"]);
-    let (action, _) = inward.filter_map(|name| step.node.entry(name)).next()?;
+    let action = inward(step)?;
     let help = match action.text.as_str() {
         "parallel" | "steps" => "move it to the steps inside that are under it",
         _ => "remove it",

@@ -1,10 +1,9 @@
 //! admit and give_back: what is done to contacts, counted on all nodes together. Times are those of the database.
 
 use super::pool::Line;
-use super::rows::{reason_number, text};
+use super::rows::text;
 use super::{Fault, Shared};
 use crate::{Admission, AdmitAsk, Held, LeaseRef};
-use clinch_core::death::Reason;
 use clinch_core::id::JobId;
 use clinch_core::policy::{Cap, Tally};
 use clinch_core::time::Timestamp;
@@ -36,9 +35,9 @@ const GIVE_BACK: &str = "
         DELETE FROM admission USING held
         WHERE admission.job = held.id AND (admission.step = $3::text OR NOT EXISTS (
             SELECT FROM (
-                SELECT state, status FROM effect
+                SELECT state FROM effect
                 WHERE effect.job = $1 AND effect.name = admission.step ORDER BY no DESC LIMIT 1
-            ) AS last WHERE state IN (0, 1, 3) OR (state = 4 AND status = $4)
+            ) AS last WHERE state IN (0, 1, 3)
         ))
     )
     SELECT id FROM held";
@@ -105,8 +104,7 @@ fn number(rows: &[Row]) -> Result<u32, Fault> {
 
 pub(super) async fn give_back(shared: &Shared, lease: LeaseRef, not_done: Option<&str>) -> Result<Held, Fault> {
     let (job, fence) = (lease.job.number().cast_signed(), lease.fence.0.cast_signed());
-    let unknown = i32::from(reason_number(Reason::UnknownOutcome));
-    let held = shared.hands.ask(GIVE_BACK, &[&job, &fence, &not_done.map(text), &unknown]).await?;
+    let held = shared.hands.ask(GIVE_BACK, &[&job, &fence, &not_done.map(text)]).await?;
     Ok(if held.is_empty() { Held::Lost } else { Held::Held })
 }
 

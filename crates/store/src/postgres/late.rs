@@ -1,7 +1,7 @@
 //! testify: what a worker learned after its job was another's, kept beside the ledger.
 
 use super::pool::Line;
-use super::rows::{self, effect_number, text};
+use super::rows::{self, DONE, effect_number, text};
 use super::{Fault, Shared};
 use crate::{LATE_ANSWERS_MAX, LeaseRef, Testified, Testimony};
 use clinch_core::effect::LateAnswer;
@@ -60,12 +60,12 @@ pub(super) async fn of(line: &mut Line, job: JobId) -> Result<Vec<LateAnswer>, F
     let found = line.query(sql, &[&job.number().cast_signed()]).await?;
     let mut late = Vec::with_capacity(found.len());
     for row in &found {
-        let status = rows::status(row, 4)?;
+        let (number, status) = (row.try_get(3)?, rows::status(row, 4)?);
         late.push(LateAnswer {
             step: row.try_get(0)?,
             fence: Fence(rows::big_count(row, 1)?),
             at: rows::time(row, 2)?,
-            state: rows::effect_state(row.try_get(3)?, status, || row.try_get(5))?,
+            state: rows::effect_state(number, status.filter(|_| number == DONE), || row.try_get(5))?,
             status,
         });
     }

@@ -1,15 +1,13 @@
 //! revive: a dead letter runs again, under the same keys, on record.
 
 use super::pool::Line;
-use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, UNKNOWN, reason_number};
+use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, UNKNOWN};
 use super::{Fault, Shared, lanes};
 use crate::replay::InPlan;
 use crate::{Act, Record, ReviveAsk, Revived, UnknownRuling, VersionId};
-use clinch_core::death::Reason;
 use clinch_core::job::Word;
 use clinch_core::lane::Order;
 use clinch_core::replay::{self, Mark};
-use clinch_core::saga;
 use clinch_core::time::Timestamp;
 use std::sync::Arc;
 
@@ -61,19 +59,18 @@ pub(super) async fn bring_back(
     }
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
     if ask.unknown.is_none() && replay::asks(&effects) {
-        let unclear = effects.into_iter().filter(|effect| saga::is_unclear(&effect.state));
+        let unclear = effects.into_iter().filter(|effect| effect.state.is_unclear());
         let steps = unclear.map(|effect| effect.name).collect();
         return Ok((Revived::Ask { steps }, None));
     }
     // What was given up may be tried again; whether it was done is as unknown as it was.
-    let lost_answer = i32::from(reason_number(Reason::UnknownOutcome));
     line.query(
         "INSERT INTO effect (job, name, no, class, state, first_intended_at, changed_at, sends, fence)
-         SELECT job, name, no + 1, class, CASE WHEN status = $2::integer THEN $3::smallint ELSE $4::smallint END,
-                first_intended_at, $5::bigint, sends, fence
+         SELECT job, name, no + 1, class, CASE state WHEN $2::smallint THEN $2::smallint ELSE $3::smallint END,
+                first_intended_at, $4::bigint, sends, fence
          FROM (SELECT DISTINCT ON (name) * FROM effect WHERE job = $1 ORDER BY name, no DESC) AS last
-         WHERE state = $6::smallint",
-        &[&job, &lost_answer, &UNKNOWN, &NOT_DONE, &ask.record.at.as_micros(), &GIVEN_UP],
+         WHERE state = $5::smallint OR (state = $2::smallint AND status IS NOT NULL)",
+        &[&job, &UNKNOWN, &NOT_DONE, &ask.record.at.as_micros(), &GIVEN_UP],
     )
     .await?;
     if let Some(ruling) = ask.unknown {

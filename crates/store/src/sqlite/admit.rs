@@ -1,10 +1,9 @@
 //! admit and give_back: what is done to contacts, counted. The one writer is the order in which they come.
 
 use super::ledger::holds;
-use super::rows::{DONE, GIVEN_UP, OPEN, UNKNOWN, reason_number};
+use super::rows::{DONE, OPEN, UNKNOWN};
 use super::writer::Batch;
 use crate::{Admission, AdmitAsk, Held, LeaseRef};
-use clinch_core::death::Reason;
 use clinch_core::id::JobId;
 use clinch_core::policy::Tally;
 use clinch_core::time::Timestamp;
@@ -62,17 +61,9 @@ pub(super) fn give_back(batch: &Batch<'_>, lease: LeaseRef, not_done: Option<&st
         .prepare_cached(
             "DELETE FROM admission WHERE job = ?1 AND (step = ?2 OR NOT EXISTS (
                  SELECT 1 FROM effect WHERE effect.job = ?1 AND effect.name = admission.step
-                 AND (state IN (?3, ?4, ?5) OR (state = ?6 AND status = ?7))))",
+                 AND state IN (?3, ?4, ?5)))",
         )?
-        .execute(params![
-            lease.job.number().cast_signed(),
-            not_done,
-            OPEN,
-            DONE,
-            UNKNOWN,
-            GIVEN_UP,
-            reason_number(Reason::UnknownOutcome),
-        ])?;
+        .execute(params![lease.job.number().cast_signed(), not_done, OPEN, DONE, UNKNOWN])?;
     Ok(Held::Held)
 }
 

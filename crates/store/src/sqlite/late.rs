@@ -1,6 +1,6 @@
 //! testify: what a worker learned after its job was another's, kept beside the ledger.
 
-use super::rows::{self, effect_number};
+use super::rows::{self, DONE, effect_number};
 use super::writer::Batch;
 use crate::{LATE_ANSWERS_MAX, LeaseRef, Testified, Testimony};
 use clinch_core::effect::{EffectState, LateAnswer};
@@ -49,12 +49,12 @@ pub(super) fn of(conn: &Connection, job: JobId) -> rusqlite::Result<Vec<LateAnsw
         "SELECT name, fence, at, state, status, body FROM late_answer WHERE job = ?1 ORDER BY at, name, fence",
     )?
     .query_map([job.number().cast_signed()], |row| {
-        let status: Option<u16> = row.get(4)?;
+        let (number, status): (i64, Option<u16>) = (row.get(3)?, row.get(4)?);
         Ok(LateAnswer {
             step: row.get(0)?,
             fence: Fence(row.get::<_, i64>(1)?.cast_unsigned()),
             at: rows::time(row, 2)?,
-            state: rows::effect_state(row.get(3)?, status, || row.get(5))?,
+            state: rows::effect_state(number, status.filter(|_| number == DONE), || row.get(5))?,
             status,
         })
     })?

@@ -2,13 +2,11 @@
 
 use super::audit;
 use super::memory::{Live, Phase, Settled};
-use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, OPEN, READY, UNKNOWN, reason_number};
+use super::rows::{self, DEAD, DONE, GIVEN_UP, NOT_DONE, OPEN, READY, UNKNOWN};
 use super::writer::Batch;
 use crate::replay::InPlan;
 use crate::{ReviveAsk, Revived, UnknownRuling};
-use clinch_core::death::Reason;
 use clinch_core::replay::{self, Mark};
-use clinch_core::saga;
 use rusqlite::{OptionalExtension, params};
 
 pub(super) fn revive(batch: &mut Batch<'_>, ask: &ReviveAsk) -> rusqlite::Result<Revived> {
@@ -38,7 +36,7 @@ pub(super) fn bring_back(
     }
     // Where the target can tell, the worker sends again by itself; else a person must say what to do.
     if ask.unknown.is_none() && replay::asks(&effects) {
-        let unclear = effects.into_iter().filter(|effect| saga::is_unclear(&effect.state));
+        let unclear = effects.into_iter().filter(|effect| effect.state.is_unclear());
         let steps = unclear.map(|effect| effect.name).collect();
         return Ok(Revived::Ask { steps });
     }
@@ -50,17 +48,10 @@ pub(super) fn bring_back(
     batch
         .conn
         .prepare_cached(
-            "UPDATE effect SET state = CASE WHEN status = ?2 THEN ?3 ELSE ?4 END, status = NULL, changed_at = ?5
-             WHERE job = ?1 AND state = ?6",
+            "UPDATE effect SET state = CASE state WHEN ?2 THEN ?2 ELSE ?3 END, status = NULL, changed_at = ?4
+             WHERE job = ?1 AND (state = ?5 OR (state = ?2 AND status IS NOT NULL))",
         )?
-        .execute(params![
-            job,
-            reason_number(Reason::UnknownOutcome),
-            UNKNOWN,
-            NOT_DONE,
-            ask.record.at.as_micros(),
-            GIVEN_UP
-        ])?;
+        .execute(params![job, UNKNOWN, NOT_DONE, ask.record.at.as_micros(), GIVEN_UP])?;
     if let Some(ruling) = ask.unknown {
         let state = match ruling {
             UnknownRuling::Resend => NOT_DONE,

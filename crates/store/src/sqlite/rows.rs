@@ -53,12 +53,13 @@ pub(super) fn effect_number(state: &EffectState) -> i64 {
         EffectState::Open => OPEN,
         EffectState::Done(_) => DONE,
         EffectState::NotDone => NOT_DONE,
-        EffectState::Unknown => UNKNOWN,
+        EffectState::Unknown | EffectState::GivenUp(Reason::UnknownOutcome) => UNKNOWN,
         EffectState::GivenUp(_) => GIVEN_UP,
     }
 }
 
-/// What the column `status` holds: the answer's, or the number of the reason for which it was given up.
+/// What the column `status` holds: the answer's, or the number of the reason for which it was given up. An effect that was given up while
+/// nobody knew what came of it is unknown, and is told from others by it.
 pub(super) fn effect_status(state: &EffectState) -> Option<i64> {
     match state {
         EffectState::Done(receipt) => Some(receipt.status.into()),
@@ -156,6 +157,7 @@ pub(super) fn effect_state(
     Ok(match number {
         DONE => EffectState::Done(Receipt { status: status.unwrap_or(0), body: body()?.unwrap_or_default().into() }),
         NOT_DONE => EffectState::NotDone,
+        UNKNOWN if status.is_some() => EffectState::GivenUp(Reason::UnknownOutcome),
         UNKNOWN => EffectState::Unknown,
         GIVEN_UP => EffectState::GivenUp(reason(status.map_or(-1, i64::from))),
         _ => EffectState::Open,

@@ -19,6 +19,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 use tempfile::TempDir;
 
 laws::every_law!(crate::sqlite::world);
@@ -291,9 +292,12 @@ async fn p5_a_log_that_was_laid_out_ahead_is_read_no_further_than_it_was_written
     for one in many {
         assert!(matches!(one.await, Acceptance::Fresh(_)));
     }
-    while world.health().log_bytes < before + (30 << 20) {
-        tokio::task::yield_now().await;
-    }
+    let laid_out = async {
+        while world.health().log_bytes < before + (30 << 20) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), laid_out).await.expect("laid out, on a disk with 1 GiB free");
     world.accepted(event("after")).await;
     let after_power_cut = World::new(sqlite.copy().await).await;
     for world in [&world, &after_power_cut] {

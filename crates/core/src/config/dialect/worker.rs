@@ -219,11 +219,12 @@ pub(super) static COMPENSATION: Shape = Shape {
         &[
             may("http", Kind::Map(&HTTP_ACTION), "A request to a target."),
             may("sql", Kind::Map(&SQL), "A statement for a database, run once."),
+            may("send_template", Kind::Map(&SEND), "A message, as a template of the workspace writes it."),
         ],
         SCRIPT,
     ],
     choices: &[Choose {
-        keys: &["http", "sql", "uses"],
+        keys: &["http", "sql", "send_template", "uses"],
         need: Need::Required,
         none: "this undoes nothing",
         two: "one thing undoes a step",

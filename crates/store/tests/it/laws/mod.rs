@@ -227,6 +227,7 @@ macro_rules! every_law {
             resolve {
                 d2_a_persons_word_settles_an_unknown_effect_on_record
                 d2_a_late_answer_without_a_body_becomes_the_result_as_it_came
+                d2_what_was_given_up_in_doubt_is_unknown_and_a_person_may_settle_it
                 d2_what_a_person_says_was_not_done_is_sent_again_by_a_replay
                 d2_saying_it_twice_is_saying_it_once
                 d2_many_who_say_it_at_once_are_one

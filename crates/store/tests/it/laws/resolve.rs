@@ -93,6 +93,36 @@ pub async fn d2_a_persons_word_settles_an_unknown_effect_on_record(world: World)
     survivor.adds_up().await;
 }
 
+pub async fn d2_what_was_given_up_in_doubt_is_unknown_and_a_person_may_settle_it(world: World) {
+    let accepted = world.accepted(event("k")).await;
+    let claim = world.take(later(0)).await;
+    for (step, reason) in [("a", Reason::UnknownOutcome), ("b", Reason::UnknownOutcome), ("c", Reason::TargetDown)] {
+        world.intends(claim.lease, step, Idempotency::Header, later(1)).await;
+        world.concludes(claim.lease, step, EffectState::GivenUp(reason), later(2)).await;
+    }
+    let busy = Resolved::Unfinished { job: Word::Running };
+    assert_eq!(resolves(&world, accepted.job, "a", Resolution::Done).await, busy);
+    world.settles(claim.lease, buried(later(3), Reason::TargetDown)).await;
+    let listed = async |world: &World, state: EffectWord| -> Vec<(String, &'static str)> {
+        let page = list(world, EffectFilter { state: Some(state), ..unknown() }).await;
+        page.rows.into_iter().map(|row| (row.effect.name, row.effect.state.word())).collect()
+    };
+    let survivor = world.after_a_kill().await;
+    assert_eq!(listed(&survivor, EffectWord::Unknown).await, [("b".into(), "unknown"), ("a".into(), "unknown")]);
+    assert_eq!(listed(&survivor, EffectWord::GivenUp).await, [("c".into(), "given_up")]);
+    let left = |unknown| Resolved::Resolved(Standing { job: Word::Dead, unknown });
+    assert_eq!(resolves(&survivor, accepted.job, "a", Resolution::Done).await, left(1));
+    assert_eq!(resolves(&survivor, accepted.job, "b", Resolution::NotDone).await, left(0));
+    let known = Resolved::NotUnknown { state: "given_up" };
+    assert_eq!(resolves(&survivor, accepted.job, "c", Resolution::Done).await, known);
+    assert_eq!(listed(&survivor, EffectWord::Unknown).await, []);
+    survivor.revives(accepted.job, later(30)).await;
+    let states = survivor.take(later(30)).await.effects.into_iter().map(|effect| effect.state);
+    let no_answer = EffectState::Done(Receipt { status: 0, body: Bytes::new() });
+    assert_eq!(states.collect::<Vec<_>>(), [no_answer, EffectState::NotDone, EffectState::NotDone]);
+    survivor.adds_up().await;
+}
+
 pub async fn d2_what_a_person_says_was_not_done_is_sent_again_by_a_replay(world: World) {
     let dead = world.unknown("k", Idempotency::None).await;
     assert_eq!(
@@ -189,9 +219,12 @@ pub async fn p6_every_kind_of_late_answer_reads_back(world: World) {
     let refused = Testimony { status: Some(404), ..testimony("post", EffectState::NotDone, later(1_100)) };
     world.testify(lease(1), refused).await.expect("answered");
     testifies(&world, lease(2), EffectState::Unknown, later(1_101)).await;
+    let lost = Testimony { status: Some(502), ..testimony("post", EffectState::Unknown, later(1_102)) };
+    world.testify(lease(3), lost).await.expect("answered");
     let late = world.story(sleeper.job).await.late;
-    let told: Vec<_> = late.iter().map(|late| (late.fence.0, late.state.word(), late.status)).collect();
-    assert_eq!(told, [(1, "not_done", Some(404)), (2, "unknown", None)]);
+    let told: Vec<_> = late.into_iter().map(|late| (late.fence.0, late.state, late.status)).collect();
+    let unknown_at = |fence, status| (fence, EffectState::Unknown, status);
+    assert_eq!(told, [(1, EffectState::NotDone, Some(404)), unknown_at(2, None), unknown_at(3, Some(502))]);
     assert!(!list(&world, unknown()).await.rows[0].late_done);
 }
 
