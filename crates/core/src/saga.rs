@@ -58,7 +58,6 @@ pub fn is_undone(effect: &str, effects: &[Effect]) -> bool {
 
 /// What the step is called in the ledger now; `None`: as it is written.
 pub fn renewed(step: &Step, effects: &[Effect]) -> Option<Arc<str>> {
-    step.compensate.as_ref()?;
     let round = round(&step.name, effects);
     (round > 1).then(|| in_round(step.name.to_string(), round).into())
 }
@@ -93,7 +92,7 @@ pub fn in_doubt<'w>(worker: &'w Worker, effects: &[Effect]) -> Vec<Undo<'w>> {
     found
 }
 
-/// A job whose worker was lost once too often: is it known what it had done, and is there something to undo?
+/// A job that ends for good: is it known what it had done, and is there something to undo?
 pub fn ends_in_undoing(worker: &Worker, effects: &[Effect], replays: u32) -> bool {
     let is_unclear = |effect: &Effect| effect.state.is_unclear() && !is_end(&effect.name);
     Ended::of(effects, replays).is_none() && !effects.iter().any(is_unclear) && !to_undo(worker, effects).is_empty()
@@ -245,8 +244,9 @@ run:
         assert_eq!(names(&again), ["undo:reserve@2"]);
         let twice = [&again[..], &[("undo:reserve@2", done())]].concat();
         assert_eq!(name(&twice).as_deref(), Some("reserve@3"));
-        // A step that cannot be undone stays done.
-        assert_eq!(renewed(&worker.steps[1], &ledger(&[("note", done()), ("undo:note", done())])), None);
+        // Also when a younger workspace does not say any more how it was undone.
+        let undone = ledger(&[("note", done()), ("undo:note", done())]);
+        assert_eq!(renewed(&worker.steps[1], &undone).as_deref(), Some("note@2"));
         assert_eq!(
             ["reserve", "undo:reserve", "undo:reserve@2", "reserve@2", "reserve[3]"].map(step_of),
             ["reserve"; 5]

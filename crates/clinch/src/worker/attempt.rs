@@ -10,7 +10,7 @@ use super::lease::Leases;
 use super::lookup::{Found, look_up};
 use super::record::{self, testify};
 use super::replayed;
-use super::saga;
+use super::saga::{self, Marked};
 use super::scope::Scope;
 use super::steps::{self, Inward, Kind, approval, delay, policy, queue, queue_pull, setnx};
 use super::wrap;
@@ -173,7 +173,7 @@ async fn steps_of(
                 scope.add_output(&step.name, &receipt);
             }
             StepEnd::Over(end) => {
-                let undo = saga::has_to_undo(worker, &end, &scope);
+                let undo = worker.all_steps().any(|step| step.compensate.is_some());
                 return Ok(Some(End { undo, ..end }));
             }
             StepEnd::TakenOver => return Ok(None),
@@ -211,7 +211,11 @@ pub async fn run_step(
     match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
         None | Some(Ok(true)) => {}
         Some(Ok(false)) => {
-            count_step(scope, claim, step, "noop", house.clock.now());
+            let (now, before) = (house.clock.now(), claim.effects.iter().filter(|effect| *effect.name == **name));
+            if let Some(end) = End::of_left_out(before, now) {
+                return Ok(StepEnd::Over(end));
+            }
+            count_step(scope, claim, step, "noop", now);
             return Ok(StepEnd::LeftOut);
         }
         Some(Err(error)) => return Ok(missing(error)),
@@ -240,8 +244,7 @@ pub async fn run_step(
         Leave::Ask => return Ok(StepEnd::Over(End::ask(house.clock.now(), name))),
         Leave::Never(reason) => {
             let why = format!("step `{name}` was given up: {}", reason.meaning());
-            let is_unclear = past.is_some_and(|past| past.state.is_unclear());
-            return Ok(StepEnd::Over(End { is_unclear, ..End::refused(reason, why, name) }));
+            return Ok(StepEnd::Over(End::refused(reason, why, name)));
         }
         Leave::LookUp => match Box::pin(look_up(house, gate, claim, step, action, scope)).await? {
             Found::NotDone => past = None,
@@ -255,19 +258,18 @@ pub async fn run_step(
         }
     }
     let is_in_doubt = past.is_some_and(|past| past.state.is_unclear());
-    let over = |end: End| StepEnd::Over(End { is_unclear: is_in_doubt, ..end });
     let planned =
         action.plan(name, claim, payload, scope).and_then(|act| Ok((act, action.outgoing(claim, payload, scope)?)));
     let (act, outgoing) = match planned {
         Ok(planned) => planned,
         Err(Failure { reason, error, .. }) => {
-            return Ok(over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
     let policies = match policy::over(step, channel, past, payload, scope) {
         Ok(policies) => policies,
         Err(Failure { reason, error, .. }) => {
-            return Ok(over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
     let turn = match action.promise().idempotency {
@@ -295,7 +297,7 @@ pub async fn run_step(
             if let Some(turn) = turn {
                 Box::pin(turn.give_back(house)).await?;
             }
-            return Ok(over(End::of(outcome, name)));
+            return Ok(StepEnd::Over(End::of(outcome, name)));
         }
     };
     if let Some(turn) = turn {
@@ -374,15 +376,18 @@ pub async fn settle(house: &House, claim: &Claim, performed: Performed) {
         let error = settlement.error.clone().unwrap_or_default();
         let ended = undoing::Ended { reason, error, failures: claim.failures.saturating_add(1), at: now };
         unwritten = match Box::pin(saga::mark(house, claim, unwritten, &ended)).await {
-            Ok(Some(line)) => Some(line.into()),
-            Ok(None) => {
+            Ok(Marked::Undoing(line)) => {
+                settlement.change = Change::Retried { run_at: now };
+                Some(line.into())
+            }
+            Ok(Marked::Stands) => None,
+            Ok(Marked::TakenOver) => {
                 return tracing::info!(job.id = %job, trace.id = %claim.trace, "{job} was taken over before it could be undone");
             }
             Err(error) => {
                 return tracing::error!(job.id = %job, trace.id = %claim.trace, "{job} could not be settled: {error}");
             }
         };
-        settlement.change = Change::Retried { run_at: now };
     }
     let testimony = unwritten.as_ref().and_then(Unwritten::testimony);
     settlement.conclusion = unwritten.map(|unwritten| unwritten.conclusion);

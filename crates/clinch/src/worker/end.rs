@@ -4,7 +4,7 @@ use crate::effects::Trace;
 use crate::telemetry::Label;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Receipt};
+use clinch_core::effect::{Effect, EffectState, Receipt};
 use clinch_core::time::Timestamp;
 use clinch_store::{Conclusion, Testimony};
 use serde_json::Value;
@@ -20,9 +20,7 @@ pub struct End {
     pub failures: Option<u32>,
     /// From when on the retry policy counts, where that is not the job's first attempt.
     pub since: Option<Timestamp>,
-    /// One of its effects may have been done, or not.
-    pub is_unclear: bool,
-    /// If this is the end of the job, there is something to undo.
+    /// If this is the end of the job, what it has done may have to be undone.
     pub undo: bool,
 }
 
@@ -40,22 +38,31 @@ impl From<Conclusion> for Unwritten {
 }
 
 impl Unwritten {
-    /// What is worth keeping of it when the job is another's by now.
+    /// What is worth keeping of it when the job is another's by now: what was learned, and not what would have followed from it.
     pub fn testimony(&self) -> Option<Testimony> {
-        match self.trace {
-            Trace::Nothing => None,
-            Trace::Sent { status } => Some(Testimony { conclusion: self.conclusion.clone(), status }),
-        }
+        let Trace::Sent { status } = self.trace else { return None };
+        let state = match &self.conclusion.state {
+            EffectState::GivenUp(Reason::UnknownOutcome) => EffectState::Unknown,
+            EffectState::GivenUp(_) => EffectState::NotDone,
+            learned => learned.clone(),
+        };
+        Some(Testimony { conclusion: Conclusion { state, ..self.conclusion.clone() }, status })
     }
 }
 
 impl End {
     pub fn of(outcome: Outcome, step: impl Into<Label>) -> End {
-        End { outcome, step: step.into(), unwritten: None, failures: None, since: None, is_unclear: false, undo: false }
+        End { outcome, step: step.into(), unwritten: None, failures: None, since: None, undo: false }
     }
 
     pub fn refused(reason: Reason, error: String, step: impl Into<Label>) -> End {
         End::of(Outcome::Refused(Failure::new(reason, error)), step)
+    }
+
+    /// What is left out now may have been sent before: then a person is asked, and it is not passed over in silence.
+    pub fn of_left_out<'e>(mut effects: impl Iterator<Item = &'e Effect>, now: Timestamp) -> Option<End> {
+        let unclear = effects.find(|effect| effect.state.is_unclear())?;
+        Some(End::ask(now, &unclear.name.as_str().into()))
     }
 
     /// Nobody but a person can say whether it was done.
@@ -84,4 +91,24 @@ pub enum StepEnd {
     Over(End),
     /// Somebody else has the job now.
     TakenOver,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p6_a_late_answer_says_what_was_learned_and_not_that_it_was_given_up() {
+        let told = |state, trace| {
+            let conclusion = Conclusion { name: "post".into(), state, at: Timestamp::from_micros(0) };
+            Unwritten { conclusion, trace }.testimony().map(|said| (said.conclusion.state, said.status))
+        };
+        let sent = |status| Trace::Sent { status };
+        let refused = EffectState::GivenUp(Reason::RejectedByTarget);
+        assert_eq!(told(refused.clone(), sent(Some(422))), Some((EffectState::NotDone, Some(422))));
+        let lost = EffectState::GivenUp(Reason::UnknownOutcome);
+        assert_eq!(told(lost, sent(None)), Some((EffectState::Unknown, None)));
+        assert_eq!(told(EffectState::Unknown, sent(Some(502))), Some((EffectState::Unknown, Some(502))));
+        assert_eq!(told(refused, Trace::Nothing), None);
+    }
 }

@@ -39,20 +39,22 @@ pub async fn part(
     scope.begin(&step.name);
     match step.when.as_ref().map(|condition| condition.holds(scope.names())) {
         None | Some(Ok(true)) => {}
-        Some(Ok(false)) => return Ok(StepEnd::LeftOut),
+        Some(Ok(false)) => {
+            let before = branches.iter().flat_map(|branch| effects_of(branch, &ground.claim.effects));
+            return Ok(End::of_left_out(before, ground.house.clock.now()).map_or(StepEnd::LeftOut, StepEnd::Over));
+        }
         Some(Err(error)) => return Ok(refused(format!("step `{}`: {error}", step.name))),
     }
     let had = scope.outputs();
     let runs = branches.iter().map(|branch| run_branch(ground, branch, scope.child()));
     let mut fates = Vec::with_capacity(branches.len());
-    let (mut last, mut taken_over, mut is_unclear) = (None, false, false);
+    let (mut last, mut taken_over) = (None, false);
     for (branch, run) in branches.iter().zip(join_all(runs).await) {
         match run? {
             Some(run) => {
                 if run.fate != Fate::Done {
                     last = Some(run.step);
                 }
-                is_unclear |= run.is_unclear;
                 fates.push((branch.name.clone(), run.fate));
                 scope.merge(run.scope, had);
             }
@@ -66,7 +68,7 @@ pub async fn part(
         Together::GoOn => StepEnd::Together,
         Together::End { outcome, failures } => {
             let step = last.unwrap_or_else(|| (&step.name).into());
-            StepEnd::Over(End { failures, is_unclear, ..End::of(outcome, step) })
+            StepEnd::Over(End { failures, ..End::of(outcome, step) })
         }
     })
 }
@@ -74,8 +76,6 @@ pub async fn part(
 /// A branch that has run as far as it could.
 struct Run<'a> {
     fate: Fate,
-    /// Its last effect may have been done, or not.
-    is_unclear: bool,
     /// The step in which it ended, for the metrics.
     step: Label,
     scope: Scope<'a>,
@@ -88,19 +88,22 @@ async fn run_branch<'a>(
     mut scope: Scope<'a>,
 ) -> clinch_store::Result<Option<Run<'a>>> {
     let Ground { house, gate, leases, claim, payload, .. } = ground;
-    let done = |scope| Ok(Some(Run { fate: Fate::Done, is_unclear: false, step: (&branch.name).into(), scope }));
+    let done = |scope| Ok(Some(Run { fate: Fate::Done, step: (&branch.name).into(), scope }));
     scope.begin(&branch.name);
     match branch.when.as_ref().map(|condition| condition.holds(scope.names())) {
         None | Some(Ok(true)) => {}
-        Some(Ok(false)) => return done(scope),
+        Some(Ok(false)) => match End::of_left_out(effects_of(branch, &claim.effects), house.clock.now()) {
+            None => return done(scope),
+            Some(end) => return Ok(Some(Run { fate: judge(ground, branch, &end), step: end.step, scope })),
+        },
         Some(Err(error)) => {
             let end = End::refused(Reason::MissingData, error.to_string(), &branch.name);
-            return Ok(Some(Run { fate: judge(ground, branch, &end), is_unclear: false, step: end.step, scope }));
+            return Ok(Some(Run { fate: judge(ground, branch, &end), step: end.step, scope }));
         }
     }
     for step in &branch.steps {
         if house.stop.is_cancelled() {
-            return Ok(Some(Run { fate: Fate::Interrupted, is_unclear: false, step: (&step.name).into(), scope }));
+            return Ok(Some(Run { fate: Fate::Interrupted, step: (&step.name).into(), scope }));
         }
         match run_step(house, gate, leases, claim, step, payload, &mut scope).await? {
             StepEnd::LeftOut | StepEnd::Together => {}
@@ -115,15 +118,13 @@ async fn run_branch<'a>(
             }
             StepEnd::Over(end) => {
                 let fate = judge(ground, branch, &end);
-                let mut is_unclear = end.is_unclear;
                 if let Some(mut unwritten) = end.unwritten {
                     unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
-                    is_unclear |= unwritten.conclusion.state.is_unclear();
                     if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(None);
                     }
                 }
-                return Ok(Some(Run { fate, is_unclear, step: end.step, scope }));
+                return Ok(Some(Run { fate, step: end.step, scope }));
             }
             StepEnd::TakenOver => return Ok(None),
         }

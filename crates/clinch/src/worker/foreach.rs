@@ -6,10 +6,11 @@ use super::end::{End, StepEnd};
 use super::fanout::{Ground, judge};
 use super::record;
 use super::scope::Scope;
+use crate::effects::Trace;
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::expr::BadExpr;
-use clinch_core::fanout::{Fate, Together, items_together, kept};
+use clinch_core::fanout::{Fate, Together, effects_of, items_together, kept};
 use clinch_core::foreach::{Each, ItemPace, item_name};
 use clinch_core::job::Waits;
 use clinch_core::time::Timestamp;
@@ -29,8 +30,8 @@ pub async fn run(ground: Ground<'_>, step: &Step, each: &Each, scope: &mut Scope
         Ok(items) => items,
         Err(error) => return Ok(refused(step, &error)),
     };
-    let mut turn = Turn { ground, step, pace: each.pace.as_ref(), used: None };
-    let (mut fates, mut outputs, mut is_unclear) = (Vec::new(), Vec::new(), false);
+    let mut turn = Turn { ground, step, pace: each.pace.as_ref(), used: None, is_spare: false };
+    let (mut fates, mut outputs) = (Vec::new(), Vec::new());
     let is_empty = items.is_empty();
     for (index, item) in items.into_iter().enumerate() {
         let name = item_name(&step.name, index);
@@ -43,8 +44,7 @@ pub async fn run(ground: Ground<'_>, step: &Step, each: &Each, scope: &mut Scope
                 outputs.push(output);
                 true
             }
-            Ran::Over { fate, unclear } => {
-                is_unclear |= unclear;
+            Ran::Over(fate) => {
                 fates.push((name, fate));
                 outputs.push(Value::Null);
                 true
@@ -65,7 +65,7 @@ pub async fn run(ground: Ground<'_>, step: &Step, each: &Each, scope: &mut Scope
             if is_empty { StepEnd::LeftOut } else { StepEnd::Together }
         }
         Together::End { outcome, failures } => {
-            StepEnd::Over(End { failures, is_unclear, ..End::of(outcome, &step.name) })
+            StepEnd::Over(End { failures, ..End::of(outcome, &step.name) })
         }
     })
 }
@@ -76,11 +76,7 @@ fn refused(step: &Step, error: &BadExpr) -> StepEnd {
 
 enum Ran {
     Done(Value),
-    /// Its last effect may have been done, or not.
-    Over {
-        fate: Fate,
-        unclear: bool,
-    },
+    Over(Fate),
     /// It was not begun, and neither is any after it.
     NoTurn(Fate),
     /// Somebody else has the job now.
@@ -93,6 +89,8 @@ struct Turn<'a> {
     pace: Option<&'a ItemPace>,
     /// The moment of the last run of this attempt.
     used: Option<Timestamp>,
+    /// Nothing was done at it: it is the next one's. Otherwise one that can never run would use up every moment of those behind it.
+    is_spare: bool,
 }
 
 impl Turn<'_> {
@@ -106,10 +104,13 @@ impl Turn<'_> {
         let branch = Branch::of_item(&Step { when: None, ..self.step.clone() }, name.clone());
         match self.step.when.as_ref().map(|condition| condition.holds(scope.names())) {
             None | Some(Ok(true)) => {}
-            Some(Ok(false)) => return Ok(Ran::Done(Value::Null)),
+            Some(Ok(false)) => {
+                let end = End::of_left_out(effects_of(&branch, &claim.effects), house.clock.now());
+                return Ok(end.map_or(Ran::Done(Value::Null), |end| Ran::Over(judge(ground, &branch, &end))));
+            }
             Some(Err(error)) => {
                 let end = End::refused(Reason::MissingData, format!("step `{name}`: {error}"), &self.step.name);
-                return Ok(Ran::Over { fate: judge(ground, &branch, &end), unclear: false });
+                return Ok(Ran::Over(judge(ground, &branch, &end)));
             }
         }
         let past = claim.effects.iter().find(|effect| *effect.name == **name);
@@ -133,15 +134,14 @@ impl Turn<'_> {
             }
             StepEnd::Over(end) => {
                 let fate = judge(ground, &branch, &end);
-                let mut unclear = end.is_unclear;
+                self.is_spare = end.unwritten.as_ref().is_none_or(|last| last.trace == Trace::Nothing);
                 if let Some(mut unwritten) = end.unwritten {
                     unwritten.conclusion.state = kept(unwritten.conclusion.state, &fate);
-                    unclear |= unwritten.conclusion.state.is_unclear();
                     if record::conclude(house, claim, unwritten).await? == Held::Lost {
                         return Ok(Ran::TakenOver);
                     }
                 }
-                Ran::Over { fate, unclear }
+                Ran::Over(fate)
             }
             StepEnd::TakenOver => Ran::TakenOver,
         })
@@ -151,6 +151,9 @@ impl Turn<'_> {
     async fn moment(&mut self, pace: ItemPace) -> clinch_store::Result<Option<Timestamp>> {
         let Ground { house, claim, .. } = self.ground;
         let dice = house.clock.dice();
+        if std::mem::take(&mut self.is_spare) {
+            return Ok(None);
+        }
         if let Some(used) = self.used {
             return Ok(Some(pace.next(used, dice)));
         }

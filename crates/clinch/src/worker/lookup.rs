@@ -9,9 +9,9 @@ use crate::inquiry::Finding;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Receipt};
+use clinch_core::effect::{Effect, EffectState, Receipt};
 use clinch_core::expr::BadExpr;
-use clinch_core::foreach::item_of;
+use clinch_core::foreach::{item_name, item_of};
 use clinch_core::id::JobId;
 use clinch_core::job::Waits;
 use clinch_core::payload::Payload;
@@ -20,6 +20,7 @@ use clinch_core::trace;
 use clinch_core::worker::Step;
 use clinch_store::read::JobStory;
 use clinch_store::{Claim, Conclusion};
+use serde_json::Value;
 
 /// What the partner said.
 enum Told {
@@ -83,7 +84,7 @@ pub async fn look_up(
     scope: &mut Scope<'_>,
 ) -> clinch_store::Result<Found> {
     let (name, job) = (&step.name, claim.lease.job);
-    let over = |outcome| Ok(Found::Over(StepEnd::Over(End { is_unclear: true, ..End::of(outcome, name) })));
+    let over = |outcome| Ok(Found::Over(StepEnd::Over(End::of(outcome, name))));
     let failed = |reason, why: String| {
         Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
     };
@@ -133,7 +134,7 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
     // What undoes a step may name it too.
     let is_undo = saga::is_undo(step);
     for before in worker.all_steps().take_while(|known| known.name != asked.name).chain(is_undo.then_some(asked)) {
-        remember(before, story, &mut scope);
+        remember(before, &story.effects, &mut scope);
     }
     if let Some((each, (_, index))) = asked.each.as_ref().zip(item_of(step)) {
         let items = each.items(scope.names()).unwrap_or_default();
@@ -165,16 +166,37 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
     })
 }
 
-/// What an earlier step came to: the question may name it.
-pub fn remember(step: &Step, story: &JobStory, scope: &mut Scope<'_>) {
-    let name = saga::renewed(step, &story.effects).unwrap_or_else(|| step.name.clone());
-    let past = story.effects.iter().find(|effect| *effect.name == *name);
-    if let Some(EffectState::Done(receipt)) = past.map(|past| &past.state) {
+/// What an earlier step came to, as the ledger knows it or as it is computed again: a question, or what undoes a step, may name it. What
+/// cannot be computed is missing to whoever asks for it.
+pub fn remember(step: &Step, effects: &[Effect], scope: &mut Scope<'_>) {
+    if let Some(each) = &step.each {
+        let items = each.items(scope.names()).unwrap_or_default().into_iter().enumerate();
+        let outputs = items.map(|(index, item)| {
+            scope.set_item(Some(item));
+            let done = receipt_of(&item_name(&step.name, index), effects);
+            done.map(Receipt::output).or_else(|| computed(step, scope)).unwrap_or(Value::Null)
+        });
+        let outputs = Value::Array(outputs.collect());
+        scope.set_item(None);
+        return scope.add_computed(&step.name, outputs);
+    }
+    let name = saga::renewed(step, effects).unwrap_or_else(|| step.name.clone());
+    if let Some(receipt) = receipt_of(&name, effects) {
         scope.add_output(&step.name, receipt);
-    } else if let Some(Kind::Inward(action)) = steps::kind(&step.action)
-        && step.when.as_ref().is_none_or(|condition| condition.holds(scope.names()).unwrap_or(false))
-        && let Ok(output) = action.compute(scope)
-    {
+    } else if let Some(output) = computed(step, scope) {
         scope.add_computed(&step.name, output);
     }
+}
+
+fn receipt_of<'e>(name: &str, effects: &'e [Effect]) -> Option<&'e Receipt> {
+    match &effects.iter().find(|effect| effect.name == name)?.state {
+        EffectState::Done(receipt) => Some(receipt),
+        _ => None,
+    }
+}
+
+fn computed(step: &Step, scope: &mut Scope<'_>) -> Option<Value> {
+    let Some(Kind::Inward(action)) = steps::kind(&step.action) else { return None };
+    let is_left_out = step.when.as_ref().is_some_and(|when| !matches!(when.holds(scope.names()), Ok(true)));
+    if is_left_out { None } else { action.compute(scope).ok() }
 }

@@ -58,7 +58,7 @@ impl Told {
         };
         let mut scope = self.scope(house);
         for before in worker.all_steps().take_while(|known| known.name != asked.name) {
-            remember(before, &self.story, &mut scope);
+            remember(before, &self.story.effects, &mut scope);
         }
         scope.begin(&step.into());
         approval::card(action, &mut scope).map_err(|failure| failure.error)

@@ -4,39 +4,48 @@
 use super::attempt::run_step;
 use super::end::{End, StepEnd, Unwritten};
 use super::fanout::{Ground, life};
+use super::lookup::remember;
 use super::record;
 use super::scope::Scope;
-use super::steps::{self, Kind};
 use crate::house::House;
 use clinch_core::attempt::{Failure, Outcome};
-use clinch_core::effect::EffectState;
 use clinch_core::fanout::{Fate, failures, fate, kept};
-use clinch_core::saga::{Ended, Undo, in_doubt, renewed, to_undo};
+use clinch_core::saga::{Ended, Undo, ends_in_undoing, in_doubt, to_undo};
 use clinch_core::worker::{Step, Worker};
 use clinch_store::{Claim, Conclusion, Held};
 
-/// Would there be something to undo if the job ended now?
-pub fn has_to_undo(worker: &Worker, end: &End, scope: &Scope<'_>) -> bool {
-    // Who does not know what was done cannot know what to undo: a person first.
-    let is_in_doubt = end.unwritten.as_ref().is_some_and(|last| last.conclusion.state.is_unclear());
-    let is_clear = !end.is_unclear && !is_in_doubt && !matches!(end.outcome, Outcome::Unknown { .. });
-    is_clear && worker.all_steps().any(|step| step.compensate.is_some() && scope.has_output(&step.name))
+/// What becomes of a job that has ended for good.
+pub enum Marked {
+    /// It is undone from now on. The line that says so is completed by the end of the attempt, which it is to travel with.
+    Undoing(Conclusion),
+    /// Nothing is to be undone; or it is not known what was done, and a person is asked first.
+    Stands,
+    /// Somebody else has the job now.
+    TakenOver,
 }
 
-/// Writes down that the job has ended and is undone from now on. The line is completed by the end of the attempt, which the answer
-/// is to travel with. `None`: somebody else has the job now.
+/// Writes down how its last effect ended and, where there is something to undo, that the job has ended. The ledger says what was done, and
+/// not this attempt, which may have ended before it came to all of it.
 pub async fn mark(
     house: &House,
     claim: &Claim,
     last: Option<Unwritten>,
     ended: &Ended,
-) -> clinch_store::Result<Option<Conclusion>> {
+) -> clinch_store::Result<Marked> {
     if let Some(last) = last
         && record::conclude(house, claim, last).await? == Held::Lost
     {
-        return Ok(None);
+        return Ok(Marked::TakenOver);
     }
-    house.mark_ended(claim.lease, claim.replays, ended).await
+    let workspace = house.insist(|| house.versions.get(claim.version, &*house.store)).await?;
+    let worker = workspace.as_deref().and_then(|workspace| workspace.worker_for(&claim.queue));
+    let story = house.insist(|| house.store.job(claim.lease.job)).await?;
+    let undoes =
+        worker.zip(story).is_some_and(|(worker, story)| ends_in_undoing(worker, &story.effects, claim.replays));
+    if !undoes {
+        return Ok(Marked::Stands);
+    }
+    Ok(house.mark_ended(claim.lease, claim.replays, ended).await?.map_or(Marked::TakenOver, Marked::Undoing))
 }
 
 /// Undoes what is left to undo of a job that has ended. `None`: somebody else has the job now.
@@ -96,21 +105,7 @@ pub async fn resolve(ground: Ground<'_>, worker: &Worker, scope: &mut Scope<'_>)
 
 /// What the steps put out when they were done, for the expressions of what undoes them.
 fn recall(claim: &Claim, worker: &Worker, scope: &mut Scope<'_>) {
-    for step in worker.all_steps() {
-        if let Some(Kind::Inward(action)) = steps::kind(&step.action) {
-            let is_left_out = step.when.as_ref().is_some_and(|when| !matches!(when.holds(scope.names()), Ok(true)));
-            // What cannot be computed is missing to whoever asks for it.
-            if let Some(Ok(output)) = (!is_left_out).then(|| action.compute(scope)) {
-                scope.add_computed(&step.name, output);
-            }
-            continue;
-        }
-        let name = renewed(step, &claim.effects).unwrap_or_else(|| step.name.clone());
-        let past = claim.effects.iter().find(|effect| *effect.name == *name);
-        if let Some(EffectState::Done(receipt)) = past.map(|past| &past.state) {
-            scope.add_output(&step.name, receipt);
-        }
-    }
+    worker.all_steps().for_each(|step| remember(step, &claim.effects, scope));
 }
 
 /// `None`: somebody else has the job now. `failed` is how often the job had failed before there was anything to undo.

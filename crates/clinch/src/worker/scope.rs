@@ -69,10 +69,6 @@ impl<'a> Scope<'a> {
         }
     }
 
-    pub fn has_output(&self, step: &str) -> bool {
-        self.outputs.iter().any(|(name, _)| name == step)
-    }
-
     pub fn outputs(&self) -> usize {
         self.outputs.len()
     }

@@ -207,6 +207,71 @@ async fn g1_a_step_may_ask_a_policy_without_being_counted() {
     assert_eq!(notes.iter().map(|note| note.body.as_str()).collect::<Vec<_>>(), [r#"{"why":"2 of 2 per 2d"}"#]);
 }
 
+/// Whether a partner says yes is asked in every attempt; what it answers is said here.
+const ASKED: &str = "    consent: {integration: crm, url: /consents, given: answer.body.sms}\n";
+const MAY: &str = "  - name: may\n    policy: {use: marketing, channel: sms}\n";
+const YES: Reply = Reply::With { status: 200, headers: &[], body: r#"{"sms":true}"# };
+const NO: Reply = Reply::With { status: 200, headers: &[], body: r#"{"sms":false}"# };
+const UNUSABLE: Reply = Reply::With { status: 200, headers: &[], body: "{}" };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_g1_what_may_have_been_sent_is_not_passed_over_when_its_condition_does_not_hold_any_more() {
+    let note = "  - name: note\n    if: not steps.may.output.allowed\n    http: {url: 'http://TARGET/note', body_from: body}\n";
+    let one = format!("{MAY}  - name: tell\n    if: steps.may.output.allowed\n    http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n{note}");
+    let branch = format!("{MAY}  - name: all\n    parallel:\n      - name: aside\n        if: steps.may.output.allowed\n        steps:\n          - name: tell\n            http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n      - name: other\n        http: {{url: http://TARGET/other, body_from: body}}\n{note}");
+    let each = format!("{MAY}  - name: tell\n    foreach: body.all\n    if: steps.may.output.allowed\n    http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n{note}");
+    for (steps, line) in [(one, "tell"), (branch, "tell"), (each, "tell[0]")] {
+        let world = world_with(ASKED, &steps).await;
+        world.target.script("/consents", [YES, NO]);
+        world.target.script("/tell", [Reply::Drop]);
+        let dead = world.post_and_wait("k", &event(json!({"all": [1]})), Word::Dead).await;
+        assert_eq!(dead.row.reason, Some(Reason::UnknownOutcome), "{steps}");
+        let told = dead.effects.iter().find(|effect| effect.name == line).unwrap();
+        assert_eq!((&told.state, told.sends), (&EffectState::Unknown, 1), "{steps}");
+        assert_eq!(world.target.calls_at("/note").len(), 0, "{steps}");
+        world.close_and_verify().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c9_g1_p5_a_branch_that_failed_and_is_declined_later_leaves_sound_books() {
+    let steps = "  - name: all
+    parallel:
+      - name: remind
+        send_template: {integration: texts, template: cart, to: '{{ body.email }}'}
+      - name: other
+        http: {url: http://TARGET/other, body_from: body}
+";
+    let world = world_with(ASKED, steps).await;
+    world.target.script("/consents", [YES, NO]);
+    world.target.script("/send", [Reply::Status(503)]);
+    let story = world.post_and_wait("k", &event(json!({})), Word::Success).await;
+    let remind = story.effects.iter().find(|effect| effect.name == "remind").unwrap();
+    assert_eq!((&remind.state, remind.sends), (&EffectState::NotDone, 1));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c13_what_is_undone_is_what_the_ledger_knows_and_not_how_far_the_last_attempt_came() {
+    let reserve = "  - name: reserve\n    http: {url: http://TARGET/reserve, body_from: body}\n    compensate: {http: {url: http://TARGET/release}}\n";
+    let then = |idempotency| format!("  - name: then\n    http: {{url: http://TARGET/then, body_from: body, idempotency: {idempotency}}}\n");
+    // What was reserved is known although the last attempt did not come to it; and is left alone while something later is unknown.
+    let ways = [
+        (format!("{MAY}{reserve}{}", then("none")), Reply::Status(503), 1),
+        (format!("{reserve}{MAY}{}", then("header")), Reply::Drop, 0),
+    ];
+    for (steps, answer, released) in ways {
+        let world = world_with(ASKED, &steps).await;
+        world.target.script("/consents", [YES, UNUSABLE]);
+        world.target.script("/then", [answer]);
+        let dead = world.post_and_wait("k", &event(json!({})), Word::Dead).await;
+        assert_eq!(dead.row.reason, Some(Reason::MissingData), "{:?}", dead.row.error);
+        let counts = ["/reserve", "/then", "/release"].map(|path| world.target.calls_at(path).len());
+        assert_eq!(counts, [1, 1, released], "{steps}");
+        world.close_and_verify().await;
+    }
+}
+
 /// The workers of this place under a policy that lets each contact have two.
 fn rule_over(place: &Place) {
     let file = place.dir.path().join("workspace/workers/again.yml");

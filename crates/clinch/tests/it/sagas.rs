@@ -275,6 +275,38 @@ run:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c13_c8_what_undoes_a_step_reads_the_results_of_a_list_before_it() {
+    let worker = "
+version: 1
+name: charge
+consumes: {queue: orders}
+retry: {max_attempts: 1}
+run:
+  - name: lines
+    foreach: body.lines
+    if: item > 1
+    http: {url: 'http://TARGET/line/{{ item }}', body_from: item}
+  - name: twice
+    foreach: body.lines
+    transform: {n: '{{ item * 2 }}'}
+  - name: book
+    http: {url: http://TARGET/book, body_from: body}
+    compensate:
+      http: {url: http://TARGET/unbook, body: {lines: '{{ steps.lines.output }}', twice: '{{ steps.twice.output }}'}}
+  - name: ship
+    http: {url: http://TARGET/ship, body_from: body}
+";
+    let world = World::new(&[("workers/charge.yml", worker)]).await;
+    world.target.script("/line/2", [Reply::With { status: 200, headers: &[], body: r#"{"id":7}"# }]);
+    world.target.script("/ship", [Reply::Status(422)]);
+    let dead = world.post_and_wait("k", r#"{"lines":[1,2]}"#, Word::Dead).await;
+    assert_eq!(dead.row.error.as_deref(), Some("step `ship`: the target answered 422; undone: book"));
+    let asked: serde_json::Value = serde_json::from_str(&world.target.calls_at("/unbook")[0].body).unwrap();
+    assert_eq!(asked, json!({"lines": [null, {"id": 7}], "twice": [{"n": 2}, {"n": 4}]}));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c13_c9_p3_nothing_is_undone_after_a_branch_was_given_up_in_doubt() {
     let worker = "
 version: 1

@@ -443,6 +443,35 @@ async fn e2_a_pace_holds_between_items_and_a_job_that_waits_for_it_holds_no_plac
     world.close_and_verify().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn e2_p4_an_item_that_cannot_be_sent_leaves_its_moment_to_the_next() {
+    let paced = EACH.replace("    if: 'item.count > 0'\n", "    rate_limit: {per_integration: 4/s}\n");
+    let world = World::new(&[("workers/charge.yml", &worker_with_step(&paced))]).await;
+    // The first has no id, and of the second nobody knows what came of it.
+    world.target.script("/line/lost", [Reply::Drop]);
+    let body = json!({"lines": [{}, {"id": "lost"}, {"id": "a"}, {"id": "b"}]});
+    let dead = world.post_and_wait("k", &body.to_string(), Word::Dead).await;
+    assert_eq!(dead.row.reason, Some(Reason::UnknownOutcome), "{:?}", dead.row.error);
+    for path in ["/line/lost", "/line/a", "/line/b"] {
+        assert_eq!(world.target.calls_at(path).len(), 1, "{path}");
+    }
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn e2_b8_keys_of_a_list_are_set_one_after_the_other_and_each_once() {
+    let step = "  - name: first\n    foreach: body.lines\n    rate_limit: {per_integration: 4/s}\n    setnx: {key: '{{ item }}', ttl: 1h}\n";
+    let world = World::new(&[("workers/charge.yml", &worker_with_step(step))]).await;
+    let story = world.post_and_wait("k", r#"{"lines": ["a", "b", "a"]}"#, Word::Success).await;
+    let set = story.effects.iter().map(|effect| match &effect.state {
+        EffectState::Done(receipt) => (effect.name.as_str(), effect.sends, receipt.output()["set"].clone()),
+        other => panic!("{other:?}"),
+    });
+    let told = [("first[0]", 1, json!(true)), ("first[1]", 1, json!(true)), ("first[2]", 1, json!(false))];
+    assert_eq!(set.collect::<Vec<_>>(), told);
+    world.close_and_verify().await;
+}
+
 /// Dead letters of the tutorial's queue, as workers leave them that have tried seven times.
 async fn bury(store: &dyn Store, queue: &str) -> Vec<JobId> {
     let ask =

@@ -171,8 +171,8 @@ const RULES: &[(&str, &str)] = &[
         "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state = 0 AND job.state IN (1, 2, 3, 6)",
     ),
     (
-        "jobs ended well with an effect that is not done",
-        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state <> 1 AND job.state = 1
+        "jobs ended well with an effect of unknown outcome",
+        "SELECT job.id FROM last JOIN job ON job.id = last.job WHERE last.state = 3 AND job.state = 1
              AND last.name NOT LIKE 'undo:%' AND last.name NOT LIKE 'end:%'",
     ),
     (

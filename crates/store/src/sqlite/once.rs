@@ -1,6 +1,7 @@
 //! set_once: keys that steps set, each with the line in the ledger that says so.
 
 use super::ledger::holds;
+use super::memory::Settled;
 use super::rows::{self, DONE, class_number};
 use super::writer::Batch;
 use crate::{LeaseRef, SetOnce};
@@ -8,7 +9,7 @@ use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use rusqlite::params;
 
 /// Results are given and come back as they are stored.
-pub(super) fn set_once(batch: &Batch<'_>, lease: LeaseRef, ask: &SetOnce) -> rusqlite::Result<Option<Receipt>> {
+pub(super) fn set_once(batch: &mut Batch<'_>, lease: LeaseRef, ask: &SetOnce) -> rusqlite::Result<Option<Receipt>> {
     if !holds(batch, lease) {
         return Ok(None);
     }
@@ -43,6 +44,7 @@ pub(super) fn set_once(batch: &Batch<'_>, lease: LeaseRef, ask: &SetOnce) -> rus
             receipt.status,
             &receipt.body[..],
         ])?;
+    batch.changes.push(Settled::Begun { job: lease.job });
     Ok(Some(receipt.clone()))
 }
 

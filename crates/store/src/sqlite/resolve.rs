@@ -1,6 +1,6 @@
 //! resolve: a person's word on an effect of unknown outcome, on record.
 
-use super::rows::{self, DONE, NOT_DONE, UNKNOWN};
+use super::rows::{self, DONE, NOT_DONE};
 use super::writer::{Batch, lock};
 use super::{audit, late};
 use crate::resolve::decide;
@@ -31,8 +31,8 @@ pub(super) fn resolve(batch: &Batch<'_>, ask: &ResolveAsk) -> rusqlite::Result<R
     let at = ask.record.at.as_micros();
     batch.conn.execute(
         "UPDATE effect SET state = ?3, changed_at = ?4, status = ?5, body = ?6
-         WHERE job = ?1 AND name = ?2 AND state = ?7",
-        params![job.number().cast_signed(), ask.effect.step, state, at, status, body, UNKNOWN],
+         WHERE job = ?1 AND name = ?2",
+        params![job.number().cast_signed(), ask.effect.step, state, at, status, body],
     )?;
     audit::append(batch, &ask.act(), &ask.record)?;
     Ok(Resolved::Resolved(standing))

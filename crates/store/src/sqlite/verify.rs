@@ -104,8 +104,8 @@ const RULES: &[(&str, &str)] = &[
         "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state = 0 AND job.state <> 0",
     ),
     (
-        "jobs ended well with an effect that is not done",
-        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state <> 1 AND job.state = 1
+        "jobs ended well with an effect of unknown outcome",
+        "SELECT job.id FROM effect JOIN job ON job.id = effect.job WHERE effect.state = 3 AND job.state = 1
              AND effect.name NOT LIKE 'undo:%' AND effect.name NOT LIKE 'end:%'",
     ),
     (
