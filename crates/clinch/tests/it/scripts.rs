@@ -76,11 +76,17 @@ async fn c7_the_result_is_what_is_returned_or_the_last_line_of_json() {
         ),
         ("node:18", "await 1; console.log('no result')", json!(null)),
         ("node:18", "process.exit(0)", json!(null)),
+        (
+            "node:18",
+            "import process from 'node:process';\nlet all = '';\nfor await (const piece of process.stdin) all += piece;\nreturn all",
+            json!(""),
+        ),
         ("python:3", "import json, os\nreturn {'n': json.loads(os.environ['BODY'])['order']}", json!({"n": 7})),
         ("python:3", "print('hello')\nprint('[1, 2]')", json!([1, 2])),
         ("python:3", "from json import *\nreturn loads('3')", json!(3)),
         ("bash", "echo hello\necho \"$BODY\"", json!({"order": 7})),
         ("bash", "true", json!(null)),
+        ("bash", "true & wait\necho 7", json!(7)),
     ] {
         let world = world(&script(uses, "", text)).await;
         let story = world.post_and_wait("k", BODY, Word::Success).await;
@@ -158,6 +164,8 @@ async fn c7_a_script_that_cannot_be_loaded_says_where_it_is_wrong() {
         ("node:18", "const a = 1;\nconst a = 2;", "already been declared"),
         ("node:18", "import { nothing } from './lib/not-there.js';", "not-there.js"),
         ("node:18", "process.exit(3)", "process.exit(3)"),
+        ("node:18", "process.exitCode = 3; return 7;", "process.exitCode = 3"),
+        ("node:18", "throw Object.create(null)", "has no text"),
         ("python:3", "x = 1\n  y = 2", "line 2"),
         ("python:3", "import not_there", "not_there"),
         ("python:3", "import sys\nsys.exit(3)", "sys.exit(3)"),
@@ -168,6 +176,25 @@ async fn c7_a_script_that_cannot_be_loaded_says_where_it_is_wrong() {
         assert_eq!((story.row.reason, story.attempts.len()), (Some(Reason::ScriptError), 3), "{uses}: {text}");
         assert!(error(&story).contains(said), "{uses}: {}", error(&story));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_module_of_json_is_imported() {
+    let text = "import one from './lib/one.json' with { type: 'json' };\nconst two = await import('./lib/one.json', { with: { type: 'json' } });\nreturn [one.n, two.default.n];";
+    let worker = worker(&script("node:18", "", text));
+    let world = World::new(&[("workers/charge.yml", &worker), ("lib/one.json", r#"{"n": 7}"#)]).await;
+    let story = world.post_and_wait("k", BODY, Word::Success).await;
+    assert_eq!(output(&story), json!([7, 7]));
+}
+
+/// No program can be handed as many bytes as these letters have.
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_body_that_is_too_long_in_bytes_is_a_variable_of_bash() {
+    let world =
+        world(&script("bash", "env: {LC_ALL: C.UTF-8, ZZ: '{{ body.text }}'}", "env | grep -c ZZ=\necho ${#ZZ}")).await;
+    let body = json!({"text": "é".repeat(90_000)}).to_string();
+    let story = world.post_and_wait("k", &body, Word::Success).await;
+    assert_eq!(output(&story), json!(90_000));
 }
 
 /// A line with its process and its key, before anything goes wrong.
@@ -306,6 +333,44 @@ async fn c7_a_warm_process_runs_one_job_after_the_other_and_they_share_nothing_b
             let output = output(&story);
             assert_eq!((&output["n"], &output["seen"]), (&json!(n), &json!(null)), "{uses}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_job_finds_its_own_environment_and_directory_whatever_the_one_before_put_there() {
+    for (uses, text) in [
+        (
+            "node:18",
+            "const found = [process.env.IDEMPOTENCY_KEY, process.cwd(), process.pid];\nprocess.env = { ...process.env };\nprocess.chdir('/');\nreturn found;",
+        ),
+        (
+            "python:3",
+            "import os\nfrom os import environ\nfound = [environ['IDEMPOTENCY_KEY'], os.getcwd(), os.getpid()]\nos.environ = dict(environ)\nos.chdir('/')\nreturn found",
+        ),
+    ] {
+        let world = world(&script(uses, "", text)).await;
+        let first = output(&world.post_and_wait("k1", BODY, Word::Success).await);
+        let second = output(&world.post_and_wait("k2", BODY, Word::Success).await);
+        assert_eq!((&first[0], &second[0]), (&json!("k1"), &json!("k2")), "{uses}");
+        assert_eq!((&first[1], &first[2]), (&second[1], &second[2]), "{uses}: {first} {second}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_status_counts_for_the_job_that_set_it() {
+    let text = "if (process.env.ATTEMPT === '1') process.exitCode = 3;\nreturn process.pid;";
+    let world = world(&script("node:18", "", text)).await;
+    let first = world.post_and_wait("k1", BODY, Word::Success).await;
+    assert_eq!((first.attempts.len(), first.attempts[0].reason), (2, Some(Reason::ScriptError)), "{first:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_process_whose_environment_cannot_be_changed_any_more_is_replaced() {
+    let text = "Object.freeze(process.env);\nreturn process.env.IDEMPOTENCY_KEY;";
+    let world = world(&script("node:18", "", text)).await;
+    for (key, attempts) in [("k1", 1), ("k2", 2)] {
+        let story = world.post_and_wait(key, BODY, Word::Success).await;
+        assert_eq!((output(&story), story.attempts.len()), (json!(key), attempts));
     }
 }
 

@@ -2,14 +2,20 @@
 // input, and answers go back the same way: standard output and error belong to the script.
 
 import net from 'node:net';
+import { Readable } from 'node:stream';
 import vm from 'node:vm';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 const RESULT_CHARS_MAX = 16384;
-const workspace = pathToFileURL(process.cwd() + '/script.mjs').href;
+const home = process.cwd();
+const workspace = pathToFileURL(home + '/script.mjs').href;
 const base = { ...process.env };
 const wire = new net.Socket({ fd: 0, readable: true, writable: true });
+// The wire is not for scripts. What they read from is empty, and every job has one of its own, as an end is told only once.
+let stdin;
+const empty = () => new Readable({ read() { this.push(null); } });
+Object.defineProperty(process, 'stdin', { get: () => (stdin ??= empty()), enumerable: true, configurable: true });
 // What a script writes is in the pipe before its answer, and does not pile up here when it writes too much.
 for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
 
@@ -74,14 +80,16 @@ function afterImports(text) {
   }
 }
 
-async function native(url) {
-  const loaded = await import(url);
+// Older ones of Node say `assert`.
+const load = async (specifier, attributes) =>
+  import(await import.meta.resolve(specifier, workspace), { with: attributes, assert: attributes });
+
+async function native(specifier, attributes) {
+  const loaded = await load(specifier, attributes);
   const names = Object.keys(loaded);
   const module = new vm.SyntheticModule(names, () => names.forEach((name) => module.setExport(name, loaded[name])));
   return module;
 }
-
-const resolve = async (specifier) => import.meta.resolve(specifier, workspace);
 
 // The script as a function. Its imports are those of a module in the workspace; lines keep their numbers.
 async function compile(text) {
@@ -89,13 +97,13 @@ async function compile(text) {
   const code = `${text.slice(0, head)};export default async function () {${text.slice(head)}\n}`;
   const module = new vm.SourceTextModule(code, {
     identifier: 'script',
-    importModuleDynamically: async (specifier) => import(await resolve(specifier)),
+    importModuleDynamically: (specifier, _, attributes) => load(specifier, attributes),
     initializeImportMeta: (meta) => {
       meta.url = workspace;
     },
   });
-  await module.link(async (specifier) => {
-    const linked = await native(await resolve(specifier));
+  await module.link(async (specifier, _, { attributes, assert }) => {
+    const linked = await native(specifier, attributes ?? assert);
     await linked.link(() => {});
     return linked;
   });
@@ -108,6 +116,8 @@ const environment = { ...base };
 Object.defineProperty(process, 'env', { value: environment, enumerable: true, configurable: true, writable: true });
 
 function setEnvironment(more) {
+  // A script may have put another in its place.
+  process.env = environment;
   for (const name in environment) if (!(name in more) && !(name in base)) delete environment[name];
   Object.assign(environment, base, more);
 }
@@ -115,8 +125,16 @@ function setEnvironment(more) {
 const BEGUN = '{"begun":true}\n';
 const tell = (message) => wire.write(JSON.stringify(message) + '\n');
 
+function asText(error) {
+  try {
+    return String(error instanceof Error ? error.stack || error : error);
+  } catch {
+    return 'it threw something that has no text';
+  }
+}
+
 function describe(error) {
-  const text = error instanceof Error ? error.stack || String(error) : String(error);
+  const text = asText(error);
   // The frames below the script are ours, and so is the file that imports for it.
   const isOurs = (line) => /^\s+at .*(runner\.mjs|node:internal)/.test(line);
   const theirs = text.split('\n').filter((line) => !isOurs(line)).join('\n');
@@ -126,8 +144,20 @@ function describe(error) {
 let text;
 let script;
 
-async function run(env) {
+// A job finds all as the first one did, whatever the one before has done to it.
+function setUp(env) {
   setEnvironment(env);
+  stdin = undefined;
+  process.exitCode = undefined;
+  if (process.cwd() !== home) process.chdir(home);
+}
+
+async function run(env) {
+  try {
+    setUp(env);
+  } catch (error) {
+    return { error: describe(error), spoiled: true };
+  }
   try {
     if (!script) {
       // Later on it is known that we are here: who has got a job begins it.
@@ -140,6 +170,7 @@ async function run(env) {
       }
     }
     const returned = await script();
+    if (Number(process.exitCode ?? 0) !== 0) return { error: `process.exitCode = ${process.exitCode}` };
     return returned === undefined ? {} : { returned: JSON.stringify(returned)?.slice(0, RESULT_CHARS_MAX) };
   } catch (error) {
     if (!(error instanceof Exit)) return { error: describe(error) };

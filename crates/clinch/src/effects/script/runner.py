@@ -17,7 +17,9 @@ wire = socket.socket(fileno=os.dup(0))
 nothing = os.open(os.devnull, os.O_RDONLY)
 os.dup2(nothing, 0)
 os.close(nothing)
-base = dict(os.environ)
+environment = os.environ
+base = dict(environment)
+home = os.open(os.getcwd(), os.O_RDONLY)
 sys.path[0] = os.getcwd()
 
 
@@ -56,9 +58,11 @@ def is_head(node):
 
 
 def set_environment(more):
-    os.environ.clear()
-    os.environ.update(base)
-    os.environ.update(more)
+    # A script may have put another in its place.
+    os.environ = environment
+    environment.clear()
+    environment.update(base)
+    environment.update(more)
 
 
 def tell(message):
@@ -80,6 +84,7 @@ script = None
 def run(env):
     global script
     set_environment(env)
+    os.fchdir(home)
     tell({"begun": True})
     try:
         if script is None:
