@@ -166,6 +166,9 @@ async fn c7_a_script_that_cannot_be_loaded_says_where_it_is_wrong() {
         ("node:18", "process.exit(3)", "process.exit(3)"),
         ("node:18", "process.exitCode = 3; return 7;", "process.exitCode = 3"),
         ("node:18", "throw Object.create(null)", "has no text"),
+        // Half of a character.
+        ("node:18", "throw new Error('a \\ud83d!')", "a \u{fffd}"),
+        ("python:3", "raise ValueError('a \\ud83d!')", "a \u{fffd}"),
         ("python:3", "x = 1\n  y = 2", "line 2"),
         ("python:3", "import not_there", "not_there"),
         ("python:3", "import sys\nsys.exit(3)", "sys.exit(3)"),
@@ -176,6 +179,14 @@ async fn c7_a_script_that_cannot_be_loaded_says_where_it_is_wrong() {
         assert_eq!((story.row.reason, story.attempts.len()), (Some(Reason::ScriptError), 3), "{uses}: {text}");
         assert!(error(&story).contains(said), "{uses}: {}", error(&story));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_result_that_is_cut_in_the_middle_of_a_character_is_a_result() {
+    let world = world(&script("node:18", "", "return '😀'.repeat(9000);")).await;
+    let story = world.post_and_wait("k", BODY, Word::Success).await;
+    let EffectState::Done(receipt) = &story.effects[0].state else { panic!("{story:#?}") };
+    assert!(receipt.body.starts_with("\"😀😀".as_bytes()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

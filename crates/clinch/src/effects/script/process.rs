@@ -4,8 +4,9 @@ use super::Home;
 use crate::runtimes::program;
 use clinch_core::script::Language;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::json;
+use std::fmt;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -83,14 +84,38 @@ impl Excess {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 struct Answer {
     #[serde(default)]
     begun: bool,
-    returned: Option<String>,
-    error: Option<String>,
+    returned: Option<Text>,
+    error: Option<Text>,
     #[serde(default)]
     spoiled: bool,
+}
+
+/// What a script says. Texts of scripts may have half of a character, as where one was cut in two; it is replaced.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
+        // As a string it would be refused with all that is said beside it.
+        from.deserialize_bytes(Lossy)
+    }
+}
+
+struct Lossy;
+
+impl Visitor<'_> for Lossy {
+    type Value = Text;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a text")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text, E> {
+        Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
+    }
 }
 
 impl Process {
@@ -180,8 +205,8 @@ impl Process {
                     begun = true;
                     continue;
                 }
-                Some(Ok(Answer { error: Some(why), spoiled, .. })) => return Ran::Failed { why, spoiled },
-                Some(Ok(answer)) => return Ran::Done(answer.returned),
+                Some(Ok(Answer { error: Some(Text(why)), spoiled, .. })) => return Ran::Failed { why, spoiled },
+                Some(Ok(answer)) => return Ran::Done(answer.returned.map(|Text(text)| text)),
                 Some(Err(why)) => return Ran::Broken(why),
                 None => {}
             }
@@ -288,4 +313,27 @@ fn resident(process: Pid) -> usize {
     let children = read(&format!("task/{process}/children"));
     let children = children.split_whitespace().filter_map(|child| Pid::from_raw(child.parse().ok()?));
     children.map(resident).fold(kib.saturating_mul(1 << 10), usize::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c7_half_of_a_character_in_an_answer_is_replaced() {
+        let check = |line: &str, returned: Option<&str>, error: Option<&str>| {
+            let answer = next_answer(&mut format!("{line}\n").into_bytes()).expect("a line").expect("an answer");
+            let text = |text: Option<Text>| text.map(|Text(text)| text);
+            assert_eq!(
+                (text(answer.returned), text(answer.error)),
+                (returned.map(str::to_string), error.map(str::to_string))
+            );
+        };
+        check("{}", None, None);
+        check(r#"{"returned": null}"#, None, None);
+        check(r#"{"returned": "{\"a\":\"\u00fc\ud83d\ude00\"}"}"#, Some(r#"{"a":"ü😀"}"#), None);
+        check(r#"{"returned": "\"x\ud83d"}"#, Some("\"x\u{fffd}\u{fffd}\u{fffd}"), None);
+        check(r#"{"error": "\udce9!"}"#, None, Some("\u{fffd}\u{fffd}\u{fffd}!"));
+        assert!(next_answer(&mut b"{\"error\": 7}\n".to_vec()).expect("a line").is_err());
+    }
 }
