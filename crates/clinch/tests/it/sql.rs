@@ -193,6 +193,21 @@ async fn c8_values_of_every_usual_type_go_into_postgresql_and_come_out() {
     assert_eq!(output(&story.effects[0].state)["rows"][0], row);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn c8_many_rows_of_a_type_that_postgresql_was_taught_are_read() {
+    let contacts = Contacts::new(Kind::Postgres).await;
+    contacts.does("CREATE TYPE mood AS ENUM ('fine', 'sad')").await;
+    let rows = "SELECT n, 'fine'::mood AS mood, repeat('x', 200) AS note FROM generate_series(1, 20000) AS n";
+    contacts.does(&format!("CREATE TABLE moods AS {rows}")).await;
+    let world = world(&contacts.url(), "SELECT mood, note FROM moods WHERE n >= $1", "[1]").await;
+    for key in ["a", "b"] {
+        let story = world.post_and_wait(key, BODY, Word::Success).await;
+        let output = output(&story.effects[0].state);
+        assert_eq!((&output["count"], &output["rows"][0]["mood"]), (&json!(20_000), &json!("fine")));
+        assert_eq!(story.row.attempts, 1);
+    }
+}
+
 async fn c8_p3_a_commit_whose_answer_is_lost_is_found_again_and_not_repeated(kind: Kind) {
     let contacts = Contacts::new(kind).await;
     let commits = Arc::new(AtomicUsize::new(0));
@@ -263,6 +278,14 @@ async fn c8_what_the_database_will_not_have_is_a_dead_letter_without_values(kind
         Kind::Postgres => ("SELECT '1 day'::interval AS pause", "`pause::text`"),
         Kind::Mariadb => ("SELECT unhex('00ff') AS pause", "`hex(pause)`"),
     };
+    if kind == Kind::Postgres {
+        // Codes of statements that cannot be understood, for values that are taken for such.
+        let query = "['{{ body.email }} (']";
+        check("SELECT to_tsquery($1)::text", query, Reason::RejectedByTarget, "SQLSTATE 42601").await;
+        check("SELECT $1::regclass::text", "['ada@']", Reason::RejectedByTarget, "SQLSTATE 42P01").await;
+        let missing = "INSERT INTO contacts (email) VALUES ($1) ON CONFLICT (age) DO NOTHING";
+        check(missing, "['{{ body.email }}']", Reason::ConfigError, "ON CONFLICT").await;
+    }
     check(unread, "['{{ body.email }}']", Reason::ConfigError, "").await;
     check(&format!("{unread}, $1 AS email"), "['x']", Reason::ConfigError, said).await;
     assert_eq!(contacts.number("SELECT count(*) FROM contacts").await, 0);

@@ -1,4 +1,5 @@
-//! A PostgreSQL database of somebody else. Statements have no names, so that a pooler may stand in between.
+//! A PostgreSQL database of somebody else. Statements have no names that outlive a transaction, so that a pooler may stand
+//! in between.
 
 use super::{Found, Ran, TABLE, Work, as_text};
 use crate::postgres::link::Link;
@@ -6,16 +7,19 @@ use bytes::BytesMut;
 use clinch_core::time::Timestamp;
 use futures_util::TryStreamExt;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{ErrorPosition, SqlState};
 use tokio_postgres::types::{Format, FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Error, Row};
 
 /// More connections than this are not kept.
 const IDLE_MAX: usize = 16;
+/// So many statements are remembered for a connection; there are as many as a workspace has, in all of its versions.
+const DESCRIBED_MAX: usize = 1_000;
 const CREATE: &str = "CREATE TABLE IF NOT EXISTS clinch_effects (key text PRIMARY KEY, effect text NOT NULL, \
                       created_at timestamptz NOT NULL DEFAULT now(), result json)";
 /// Microseconds from 1970 to 2000, where PostgreSQL begins to count.
@@ -23,14 +27,25 @@ const EPOCH: i64 = 946_684_800_000_000;
 
 pub(super) struct Target {
     link: Link,
-    idle: Mutex<Vec<Client>>,
+    idle: Mutex<Vec<Session>>,
     has_table: AtomicBool,
+}
+
+/// A connection, and the statements whose types it knows.
+struct Session {
+    client: Client,
+    described: HashSet<Arc<str>>,
 }
 
 /// What keeps a statement from being done.
 enum Failed {
+    /// Before any value was told.
+    Described(Error),
     Database(Error),
-    Column { name: String, kind: String },
+    Column {
+        name: String,
+        kind: String,
+    },
 }
 
 impl From<Error> for Failed {
@@ -45,8 +60,8 @@ impl Target {
     }
 
     pub async fn run(&self, work: &Work, deadline: Instant, may_begin: &(dyn Fn() -> bool + Send + Sync)) -> Ran {
-        let client = match tokio::time::timeout_at(deadline, self.client()).await {
-            Ok(Ok(client)) => client,
+        let mut session = match tokio::time::timeout_at(deadline, self.session()).await {
+            Ok(Ok(session)) => session,
             // Nobody may make the table, so it must be made for us.
             Ok(Err(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
                 return Ran::Invalid(format!("{}; have this table made: {CREATE}", told(&error)));
@@ -55,16 +70,16 @@ impl Target {
             Err(_) => return Ran::NotBegun("no connection in time".into()),
         };
         if !may_begin() {
-            self.keep(client);
+            self.keep(session);
             return Ran::TooLate;
         }
         let committing = AtomicBool::new(false);
-        let done = tokio::time::timeout_at(deadline, self.attempt(&client, work, deadline, &committing)).await;
+        let done = tokio::time::timeout_at(deadline, self.attempt(&mut session, work, deadline, &committing)).await;
         let is_committing = committing.load(Ordering::Relaxed);
         // A connection on which something went wrong is closed, and what was begun on it is taken back.
         match done {
             Ok(Ok(value)) => {
-                self.keep(client);
+                self.keep(session);
                 Ran::Done(value)
             }
             Ok(Err(Failed::Column { name, kind })) => Ran::Invalid(format!(
@@ -73,7 +88,8 @@ impl Target {
             Ok(Err(Failed::Database(error))) if is_committing && error.as_db_error().is_none() => {
                 Ran::Unknown { timed_out: false, why: told(&error) }
             }
-            Ok(Err(Failed::Database(error))) => judge(&error),
+            Ok(Err(Failed::Described(error))) => judge(&error, Values::Unknown),
+            Ok(Err(Failed::Database(error))) => judge(&error, Values::Known),
             Err(_) if is_committing => {
                 Ran::Unknown { timed_out: true, why: "the commit was not answered in time".into() }
             }
@@ -81,37 +97,37 @@ impl Target {
         }
     }
 
-    async fn client(&self) -> Result<Client, Error> {
+    async fn session(&self) -> Result<Session, Error> {
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|client| !client.is_closed());
+            idle.retain(|session| !session.client.is_closed());
             idle.pop()
         };
-        let client = match idle {
-            Some(client) => client,
+        let session = match idle {
+            Some(session) => session,
             None => {
                 let (client, driver) = self.link.dial().await?;
                 tokio::spawn(driver.run());
-                client
+                Session { client, described: HashSet::new() }
             }
         };
         if !self.has_table.load(Ordering::Relaxed) {
-            make_table(&client).await?;
+            make_table(&session.client).await?;
             self.has_table.store(true, Ordering::Relaxed);
         }
-        Ok(client)
+        Ok(session)
     }
 
-    fn keep(&self, client: Client) {
+    fn keep(&self, session: Session) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < IDLE_MAX {
-            idle.push(client);
+            idle.push(session);
         }
     }
 
     async fn attempt(
         &self,
-        client: &Client,
+        session: &mut Session,
         work: &Work,
         deadline: Instant,
         committing: &AtomicBool,
@@ -121,6 +137,7 @@ impl Target {
         let begin = format!(
             "BEGIN; SET LOCAL statement_timeout = {left}; SET LOCAL idle_in_transaction_session_timeout = {left}"
         );
+        let Session { client, described } = session;
         client.batch_execute(&begin).await?;
         let insert =
             format!("INSERT INTO {TABLE} (key, effect) VALUES ($1, $2) ON CONFLICT (key) DO NOTHING RETURNING key");
@@ -133,6 +150,7 @@ impl Target {
             let result: Option<&str> = rows.first().and_then(|row| row.try_get(0).ok());
             return Ok(result.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null));
         }
+        describe(client, described, work).await?;
         let value = statement(client, work).await?;
         let update = format!("UPDATE {TABLE} SET result = $2::text::json WHERE key = $1");
         client.query_typed(&update, &[(&work.key, Type::TEXT), (&value.to_string(), Type::TEXT)]).await?;
@@ -153,6 +171,21 @@ async fn make_table(client: &Client) -> Result<(), Error> {
         Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => Ok(()),
         made => made,
     }
+}
+
+/// The library asks for types that it does not know on the same connection, and would wait behind the rows for ever. So it
+/// asks before there are any, once for each connection.
+async fn describe(client: &Client, described: &mut HashSet<Arc<str>>, work: &Work) -> Result<(), Failed> {
+    if described.contains(&work.statement) {
+        return Ok(());
+    }
+    let types = vec![Type::UNKNOWN; work.params.len()];
+    client.prepare_typed(&work.statement, &types).await.map_err(Failed::Described)?;
+    if described.len() == DESCRIBED_MAX {
+        described.clear();
+    }
+    described.insert(work.statement.clone());
+    Ok(())
 }
 
 async fn statement(client: &Client, work: &Work) -> Result<Value, Failed> {
@@ -284,16 +317,33 @@ fn numeric(bytes: &[u8]) -> Option<String> {
     Some(format!("{}{whole}{point}{fraction}", if sign == 0x4000 { "-" } else { "" }))
 }
 
+/// Whether the server had the values of the event when it refused.
+#[derive(Clone, Copy, PartialEq)]
+enum Values {
+    Known,
+    Unknown,
+}
+
 /// What a refusal means. Messages and details of the server repeat values of the event; codes and names do not.
-fn judge(error: &Error) -> Ran {
+fn judge(error: &Error, values: Values) -> Ran {
     let Some(database) = error.as_db_error() else { return Ran::Undone(told(error)) };
     let code = database.code().code();
+    // A place in the statement is told of what stands there. Without one, the same codes come from a value that is taken for a
+    // name or an expression (`$1::regclass`, `to_tsquery($1)`). A right or an index that is missing is a table's, unless a
+    // function says so.
+    let is_of_statement = values == Values::Unknown
+        || matches!(database.position(), Some(ErrorPosition::Original(_)))
+        || (matches!(code, "42501" | "42P10") && database.where_().is_none());
     match (code, &code[..2]) {
         // Our own parameters do not fit the statement.
         ("08P01" | "42P18", _) => Ran::Invalid(format!("{}; give as many `params` as it has `$n`", told(error))),
+        // A pooler gave us a connection on which another has the same name for a statement of his.
+        ("42P05", _) => Ran::Undone(told(error)),
         // A statement that cannot be understood names tables and columns, and no values.
-        (_, "42" | "0A" | "3D" | "3F") => Ran::Invalid(format!("{}: {}", told(error), database.message())),
-        (_, "22" | "23" | "44" | "P0") => Ran::Refused(told(error)),
+        (_, "42" | "0A" | "3D" | "3F") if is_of_statement => {
+            Ran::Invalid(format!("{}: {}", told(error), database.message()))
+        }
+        (_, "22" | "23" | "42" | "44" | "0A" | "3D" | "3F" | "P0") => Ran::Refused(told(error)),
         _ => Ran::Undone(told(error)),
     }
 }
