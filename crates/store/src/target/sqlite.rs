@@ -2,11 +2,12 @@
 
 use super::{Found, Ran, TABLE, Work};
 use rusqlite::types::{ToSqlOutput, Value as Sql, ValueRef};
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Statement, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Statement, ffi, params};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 /// After so many steps of its machine a statement is asked whether it may go on.
@@ -15,12 +16,14 @@ const LOOK_EVERY: i32 = 1_000;
 pub(super) struct Target {
     path: PathBuf,
     /// One writer at a time is all that SQLite bears.
-    connection: Mutex<Option<Connection>>,
+    connection: Arc<Mutex<Option<Connection>>>,
 }
 
 /// What keeps a statement from being done.
 enum Failed {
     Sqlite(rusqlite::Error),
+    /// While the statement was run.
+    Running(rusqlite::Error),
     Invalid(String),
 }
 
@@ -32,7 +35,7 @@ impl From<rusqlite::Error> for Failed {
 
 impl Target {
     pub fn new(path: PathBuf) -> Target {
-        Target { path, connection: Mutex::default() }
+        Target { path, connection: Arc::default() }
     }
 
     pub async fn run(
@@ -41,16 +44,18 @@ impl Target {
         deadline: Instant,
         may_begin: &(dyn Fn() -> bool + Send + Sync),
     ) -> Ran {
+        let Ok(mut kept) = tokio::time::timeout_at(deadline, self.connection.clone().lock_owned()).await else {
+            return Ran::NotBegun("no connection in time".into());
+        };
         if !may_begin() {
             return Ran::TooLate;
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let ran = tokio::task::spawn_blocking(move || self.run_here(&work, left));
+        let ran = tokio::task::spawn_blocking(move || self.run_here(&mut kept, &work, left));
         ran.await.unwrap_or_else(|_| Ran::Undone("it ended before it was done".into()))
     }
 
-    fn run_here(&self, work: &Work, left: Duration) -> Ran {
-        let mut kept = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+    fn run_here(&self, kept: &mut Option<Connection>, work: &Work, left: Duration) -> Ran {
         let mut conn = match kept.take().map_or_else(|| self.open(), Ok) {
             Ok(conn) => conn,
             Err(error) => return Ran::NotBegun(told(&error)),
@@ -64,6 +69,7 @@ impl Target {
             }
             Err(Failed::Invalid(why)) => Ran::Invalid(why),
             Err(Failed::Sqlite(error)) => judge(&error, committing),
+            Err(Failed::Running(error)) => judge_running(&error),
         }
     }
 
@@ -105,7 +111,7 @@ fn statement(conn: &Connection, work: &Work) -> Result<Value, Failed> {
     let names: Vec<String> = statement.column_names().map(str::to_string).collect();
     let mut found = Found::default();
     let mut rows = statement.raw_query();
-    while let Some(row) = rows.next()? {
+    while let Some(row) = rows.next().map_err(Failed::Running)? {
         let mut fields = Map::new();
         for (at, name) in names.iter().enumerate() {
             fields.insert(name.clone(), value(row.get_ref(at)?, name)?);
@@ -181,12 +187,105 @@ fn judge(error: &rusqlite::Error, committing: bool) -> Ran {
     }
 }
 
-/// SQLite's sentences name tables and columns, and no values.
+/// What stops a statement that could be understood is a value, or has to do with the file.
+fn judge_running(error: &rusqlite::Error) -> Ran {
+    let rusqlite::Error::SqliteFailure(code, message) = error else { return judge(error, false) };
+    match (code.code, message) {
+        (ErrorCode::ConstraintViolation, Some(message)) if names_no_values(code.extended_code) => {
+            Ran::Refused(message.clone())
+        }
+        (ErrorCode::Unknown, _) => Ran::Refused(code.to_string()),
+        _ => judge(&rusqlite::Error::SqliteFailure(*code, None), false),
+    }
+}
+
+/// A trigger, a function or a module says what it likes, and these repeat values; a table says what it is made of.
+const fn names_no_values(code: i32) -> bool {
+    matches!(
+        code,
+        ffi::SQLITE_CONSTRAINT_UNIQUE
+            | ffi::SQLITE_CONSTRAINT_PRIMARYKEY
+            | ffi::SQLITE_CONSTRAINT_ROWID
+            | ffi::SQLITE_CONSTRAINT_NOTNULL
+            | ffi::SQLITE_CONSTRAINT_CHECK
+            | ffi::SQLITE_CONSTRAINT_FOREIGNKEY
+    )
+}
+
+/// SQLite's sentences name tables and columns, and no values, as long as none was looked at.
 fn told(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::MultipleStatement => "it is more than one statement".into(),
         rusqlite::Error::SqliteFailure(code, None) => code.to_string(),
         rusqlite::Error::SqlInputError { msg, .. } | rusqlite::Error::SqliteFailure(_, Some(msg)) => msg.clone(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn target(folder: &tempfile::TempDir, tables: &str) -> Arc<Target> {
+        let path = folder.path().join("crm.db");
+        Connection::open(&path).expect("opened").execute_batch(tables).expect("made");
+        Arc::new(Target::new(path))
+    }
+
+    fn work(statement: &str, params: &[&str], timeout: Duration) -> Work {
+        let params = params.iter().map(|param| Value::from(*param)).collect();
+        Work { key: "k".into(), effect: "step".into(), statement: statement.into(), params, timeout }
+    }
+
+    #[tokio::test]
+    async fn c8_who_waits_for_the_connection_waits_no_longer_than_his_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = target(&folder, "CREATE TABLE contacts (email TEXT)");
+        let _held = target.connection.clone().lock_owned().await;
+        let work = work("INSERT INTO contacts VALUES ($1)", &["ada"], Duration::from_millis(10));
+        let deadline = Instant::now() + work.timeout;
+        let ran = target.clone().run(work, deadline, &|| panic!("it is not asked whether it may begin")).await;
+        assert_eq!(ran, Ran::NotBegun("no connection in time".into()));
+    }
+
+    #[tokio::test]
+    async fn p11_it_is_asked_whether_it_may_begin_when_there_is_a_connection() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = target(&folder, "CREATE TABLE contacts (email TEXT)");
+        let held = target.connection.clone().lock_owned().await;
+        let has_lease = AtomicBool::new(true);
+        let work = work("INSERT INTO contacts VALUES ($1)", &["ada"], Duration::from_secs(60));
+        let deadline = Instant::now() + work.timeout;
+        let may_begin = || has_lease.load(Ordering::Relaxed);
+        let lose = async {
+            has_lease.store(false, Ordering::Relaxed);
+            drop(held);
+        };
+        let (ran, ()) = tokio::join!(target.run(work, deadline, &may_begin), lose);
+        assert_eq!(ran, Ran::TooLate);
+    }
+
+    #[tokio::test]
+    async fn p9_what_sqlite_says_while_it_runs_a_statement_is_told_only_if_it_has_no_values() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tables =
+            "CREATE TABLE contacts (id INTEGER PRIMARY KEY, email TEXT UNIQUE NOT NULL, age INTEGER CHECK (age > 0));
+            INSERT INTO contacts VALUES (1, 'ada', 36);
+            CREATE TRIGGER kept BEFORE DELETE ON contacts BEGIN SELECT RAISE(ABORT, 'ada is kept'); END;";
+        let target = target(&folder, tables);
+        let check = async |statement: &str, params: &[&str], expected: Ran| {
+            let work = work(statement, params, Duration::from_secs(60));
+            let deadline = Instant::now() + work.timeout;
+            assert_eq!(target.clone().run(work, deadline, &|| true).await, expected, "{statement}");
+        };
+        let refused = |why: &str| Ran::Refused(why.into());
+        check("SELECT json_extract('{}', $1)", &["ada"], refused("Error code 1: SQL logic error")).await;
+        check("DELETE FROM contacts WHERE email = $1", &["ada"], refused("Error code 1811: constraint failed")).await;
+        let insert = "INSERT INTO contacts (email, age) VALUES ($1, $2)";
+        check(insert, &["ada", "1"], refused("UNIQUE constraint failed: contacts.email")).await;
+        check(insert, &["bob", "-1"], refused("CHECK constraint failed: age > 0")).await;
+        let misspelt = Ran::Invalid("no such column: mail".into());
+        check("SELECT mail FROM contacts WHERE email = $1", &["ada"], misspelt).await;
     }
 }
