@@ -13,6 +13,7 @@ use crate::house::House;
 use crate::partners::Seen;
 use crate::tracer::{Asking, Spans};
 use bytes::Bytes;
+use clinch_core::answers::Answers;
 use clinch_core::attempt::{Again, Failure, Outcome, read_retry_after, read_status};
 use clinch_core::breaker::is_failure;
 use clinch_core::control::Scope;
@@ -28,7 +29,7 @@ use clinch_store::target::Targets;
 use clinch_store::{Claim, Conclusion, Held, NewEffect};
 use http::request::Parts;
 use http::{Method, Request, StatusCode, Uri};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub struct Gate {
@@ -36,6 +37,7 @@ pub struct Gate {
     tools: Tools,
     partners: Partners,
     drains: Drains,
+    answers: Mutex<Answers>,
 }
 
 /// What is to be done outside, under which name in the ledger, with whom.
@@ -105,7 +107,7 @@ impl Gate {
         let http = HttpClient::new(egress.clone(), detour.clone())?;
         let mail = MailClient::new(egress.clone(), detour.clone())?;
         let tools = Tools { http, mail, databases, scripts };
-        Ok(Gate { house, tools, partners: Partners::new(), drains: Drains::default() })
+        Ok(Gate { house, tools, partners: Partners::new(), drains: Drains::default(), answers: Mutex::default() })
     }
 
     /// Asks somebody who is no partner and no step's business, such as who vouches for people: nothing is intended and nothing kept. The
@@ -155,6 +157,7 @@ impl Gate {
             Entry::Enter(visit) => visit,
             Entry::Wait(wait) => return Ok(Passage::Wait(wait)),
         };
+        self.answers().forget(lease.job);
         // Counted last: nothing is counted that is not sent.
         if let Care::GoWithin(cap) = care
             && let Some(failure) = safety::within(&self.house, &effect, cap).await?
@@ -237,7 +240,16 @@ impl Gate {
     }
 
     async fn enter(&self, partner: &Arc<Integration>, job: JobId, act: &dyn Act) -> clinch_store::Result<Entry> {
-        self.partners.of(&self.house, partner).enter(&self.house, job, act.timeout()).await
+        let entry = self.partners.of(&self.house, partner).enter(&self.house, job, act.timeout()).await?;
+        if let Entry::Wait(Wait { until, waits: Waits::Limit }) = entry {
+            self.answers().keep(job, until, self.house.clock.now());
+        }
+        Ok(entry)
+    }
+
+    /// What was said of the contacts of jobs that wait for a limit.
+    pub(super) fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, visit: Visit, sent: &Sent, example: Option<TraceId>) {

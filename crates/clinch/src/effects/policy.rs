@@ -1,6 +1,6 @@
 //! The first stage of the gate: what policies say of something that cannot be taken back. The facts of the event are put together
-//! by the step; what a partner knows is asked here, and what was done before is asked of the store. Nothing of it is remembered:
-//! whoever comes again is asked again.
+//! by the step; what a partner knows is asked here, and what was done before is asked of the store. Whoever comes again is asked
+//! again, unless he had to wait for nothing but a limit of ours.
 
 use super::act::Sent;
 use super::gate::{Effect, Gate, Passage};
@@ -136,16 +136,14 @@ async fn weigh(
         None => None,
         Some(Agreed::Said(given, fact)) => Some((given, fact)),
         Some(Agreed::Ask(inquiry)) => {
-            let Inquiry { partner, question, lookup, names } = *inquiry;
-            let Asker { job, step, spans } = asker;
-            let asking = question.asking(spans, step, trace::Question::Consent);
-            let answer = match gate.ask(job, &partner, Box::new(question.call), asking).await? {
-                Ok(answer) => answer,
-                Err(wait) => return Ok(Said::Wait(wait)),
+            let kept = gate.answers().kept(asker.job, asker.step, &policy.name, house.clock.now());
+            let said = match kept {
+                Some(agreed) => Ok(agreed),
+                None => inquire(gate, house, asker, policy, *inquiry).await?,
             };
-            match read(answer, &partner, &lookup, names) {
+            match said {
                 Ok(agreed) => Some(agreed),
-                Err(outcome) => return Ok(Said::Failed(outcome)),
+                Err(said) => return Ok(said),
             }
         }
     };
@@ -154,6 +152,28 @@ async fn weigh(
         Ruling::Decline(refusal) => Said::Refused(refusal),
         Ruling::WaitUntil(until) => Said::Wait(Wait { until, waits: Waits::QuietHours }),
     })
+}
+
+/// Whether the contact has agreed, by what the partner says now; or what becomes of the effect because it does not say.
+async fn inquire(
+    gate: &Gate,
+    house: &House,
+    asker: Asker<'_>,
+    policy: &Policy,
+    inquiry: Inquiry,
+) -> clinch_store::Result<Result<(bool, String), Said>> {
+    let Inquiry { partner, question, lookup, names } = inquiry;
+    let Asker { job, step, spans } = asker;
+    let asking = question.asking(spans, step, trace::Question::Consent);
+    let answer = match gate.ask(job, &partner, Box::new(question.call), asking).await? {
+        Ok(answer) => answer,
+        Err(wait) => return Ok(Err(Said::Wait(wait))),
+    };
+    let agreed = read(answer, &partner, &lookup, names);
+    if let Ok(agreed) = &agreed {
+        gate.answers().hear(job, step, &policy.name, agreed.clone(), house.clock.now());
+    }
+    Ok(agreed.map_err(Said::Failed))
 }
 
 /// Whether the contact has agreed, by what the partner answered.

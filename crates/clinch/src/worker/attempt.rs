@@ -239,6 +239,7 @@ pub async fn run_step(
     let channel = action.partner().channel_word().unwrap_or_default();
     scope.goes_over(channel);
     let mut past = claim.effects.iter().find(|effect| *effect.name == **name);
+    let mut not_done = None;
     match leave(past, action.promise(), house.clock.now()) {
         Leave::Send => {}
         Leave::Ask => return Ok(StepEnd::Over(End::ask(house.clock.now(), name))),
@@ -247,7 +248,7 @@ pub async fn run_step(
             return Ok(StepEnd::Over(End::refused(reason, why, name)));
         }
         Leave::LookUp => match Box::pin(look_up(house, gate, claim, step, action, scope)).await? {
-            Found::NotDone => past = None,
+            Found::NotDone(conclusion) => (past, not_done) = (None, Some(conclusion)),
             Found::Over(end) => return Ok(end),
         },
         Leave::Skip(receipt) => {
@@ -258,18 +259,20 @@ pub async fn run_step(
         }
     }
     let is_in_doubt = past.is_some_and(|past| past.state.is_unclear());
+    // What the partner said is written down when nothing is sent: to ask again may take the moment that was promised to the call.
+    let over = |end: End| StepEnd::Over(End { unwritten: not_done.clone().map(Unwritten::from), ..end });
     let planned =
         action.plan(name, claim, payload, scope).and_then(|act| Ok((act, action.outgoing(claim, payload, scope)?)));
     let (act, outgoing) = match planned {
         Ok(planned) => planned,
         Err(Failure { reason, error, .. }) => {
-            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+            return Ok(over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
     let policies = match policy::over(step, channel, past, payload, scope) {
         Ok(policies) => policies,
         Err(Failure { reason, error, .. }) => {
-            return Ok(StepEnd::Over(End::refused(reason, format!("step `{name}`: {error}"), name)));
+            return Ok(over(End::refused(reason, format!("step `{name}`: {error}"), name)));
         }
     };
     let turn = match action.promise().idempotency {
@@ -297,7 +300,7 @@ pub async fn run_step(
             if let Some(turn) = turn {
                 Box::pin(turn.give_back(house)).await?;
             }
-            return Ok(StepEnd::Over(End::of(outcome, name)));
+            return Ok(over(End::of(outcome, name)));
         }
     };
     if let Some(turn) = turn {

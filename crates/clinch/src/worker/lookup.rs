@@ -70,7 +70,8 @@ async fn ask(
 
 /// What the partner says of an effect whose answer was lost.
 pub enum Found {
-    NotDone,
+    /// It was not done, which is still to be written unless it is sent now.
+    NotDone(Conclusion),
     /// It was done, or it could not be found out.
     Over(StepEnd),
 }
@@ -89,6 +90,7 @@ pub async fn look_up(
         Outcome::Failed(Failure::new(reason, format!("step `{name}` was sent before, and {why}; it is asked again")))
     };
     let said = |done: &str| tracing::info!(job.id = %job, trace.id = %claim.trace, "step `{name}`: the lookup says that it was {done}");
+    let concluded = |state| Conclusion { name: name.clone(), state, at: house.clock.now() };
     match ask(gate, job, name, action, scope).await? {
         Told::NoQuestion => Ok(Found::Over(StepEnd::Over(End::ask(house.clock.now(), name)))),
         Told::BadQuestion(error) => over(failed(Reason::MissingData, format!("what to ask is not known: {error}"))),
@@ -96,12 +98,11 @@ pub async fn look_up(
         Told::Nothing(why) => over(failed(Reason::UnknownOutcome, why)),
         Told::NotDone(_) => {
             said("not done");
-            Ok(Found::NotDone)
+            Ok(Found::NotDone(concluded(EffectState::NotDone)))
         }
         Told::Done(receipt) => {
             said("done");
-            let state = EffectState::Done(receipt.clone());
-            let conclusion = Conclusion { name: name.clone(), state, at: house.clock.now() };
+            let conclusion = concluded(EffectState::Done(receipt.clone()));
             Ok(Found::Over(StepEnd::Done(receipt, conclusion.into())))
         }
     }

@@ -140,6 +140,18 @@ async fn d2_a_lost_answer_is_looked_up_and_what_was_not_done_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn d2_e2_a_lookup_does_not_use_up_the_moment_of_its_call() {
+    // The question and the call have a moment each, too far apart to be waited for on the spot.
+    let world = world(&format!("    rate: 60/min\n{LOOKUP}")).await;
+    world.target.script("/charge", [Reply::Drop, OK]);
+    world.target.script("/leads", [found(r#"{"total": 0}"#)]);
+    let story = world.post_and_wait("k", BODY, Word::Success).await;
+    assert_eq!((world.target.calls_at("/charge").len(), world.target.calls_at("/leads").len()), (2, 1));
+    assert_eq!((story.row.attempts, story.effects[0].sends), (2, 2));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn p3_d2_what_a_gateway_says_of_a_target_is_a_lost_answer() {
     for status in [502, 504] {
         let asked = world(LOOKUP).await;

@@ -34,9 +34,13 @@ async fn world(policy: &str) -> World {
 }
 
 async fn world_with(policy: &str, steps: &str) -> World {
+    world_of(CLINCH, policy, steps).await
+}
+
+async fn world_of(clinch: &str, policy: &str, steps: &str) -> World {
     let policies = format!("policies:\n  marketing:\n    channels: [sms]\n{policy}");
     World::new(&[
-        ("clinch.yml", CLINCH),
+        ("clinch.yml", clinch),
         ("policies.yml", &policies),
         ("templates/cart.txt", "You left something.\n"),
         ("workers/charge.yml", &worker_with_step(steps)),
@@ -111,6 +115,24 @@ async fn g1_a_partner_who_knows_is_asked_each_time_also_when_the_job_is_replayed
         "`crm` answered 200, and `answer.body.sms` is false"
     );
     assert_eq!(world.target.calls_at("/send").len(), 1);
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn g1_e2_a_question_of_consent_does_not_use_up_the_moment_of_its_call() {
+    // Questions and the call have a moment each, too far apart to be waited for on the spot.
+    let clinch = CLINCH.replace("channel: sms", "channel: sms\n    rate: 60/min");
+    let consent = "    consent: {integration: texts, url: /consents, given: answer.status == 200}\n";
+    let asks = "  - name: may\n    policy: {use: marketing, channel: sms}\n";
+    let world = world_of(&clinch, consent, &format!("{asks}{SEND}")).await;
+    let job = world.post_and_wait("a", &event(json!({})), Word::Success).await;
+    assert_eq!((job.row.attempts, job.row.failures), (1, 0));
+    let paths: Vec<String> = world.target.calls().into_iter().map(|call| call.path).collect();
+    assert_eq!(
+        paths,
+        ["/consents", "/consents", "/send"],
+        "the step asks, the policy over the message asks, and it is sent"
+    );
     world.close_and_verify().await;
 }
 
