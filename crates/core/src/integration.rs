@@ -145,6 +145,12 @@ impl Lookup {
     }
 }
 
+/// Does such an answer say anything of what was asked? Who is sent elsewhere, not let in, told to come later, or meets a partner that
+/// is not well has learned nothing: to take that for a no would do again what was done.
+pub const fn is_answer(status: u16) -> bool {
+    matches!(status, 200..=299 | 400..=499) && !matches!(status, 401 | 403 | 407 | 408 | 425 | 429)
+}
+
 /// Ranges of HTTP statuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statuses(pub Vec<(u16, u16)>);
@@ -264,6 +270,13 @@ mod tests {
         assert!(by_body.is_done(&half, false, Scope::new()).is_err());
         assert_eq!(by_body.is_done(&half, true, Scope::new()), Ok(false));
         assert_eq!(lookup("answer.status == 200").is_done(&half, false, Scope::new()), Ok(true));
+    }
+
+    #[test]
+    fn d2_g1_who_is_not_let_in_is_told_nothing() {
+        assert!([200, 204, 299, 400, 404, 409, 410, 422, 451].into_iter().all(is_answer));
+        let nothing = [101, 300, 301, 302, 304, 307, 399, 401, 403, 407, 408, 425, 429, 500, 502, 503, 599, 999];
+        assert!(nothing.into_iter().all(|status| !is_answer(status)));
     }
 
     #[test]

@@ -10,11 +10,10 @@ use crate::house::House;
 use crate::telemetry::ByPolicyRule;
 use crate::tracer::Spans;
 use clinch_core::attempt::{Failure, Outcome};
-use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
 use clinch_core::expr::Scope;
 use clinch_core::id::JobId;
-use clinch_core::integration::{Integration, Lookup};
+use clinch_core::integration::{Integration, Lookup, is_answer};
 use clinch_core::job::Waits;
 use clinch_core::policy::{Policy, Refusal, Ruling, Tally};
 use clinch_core::trace;
@@ -182,7 +181,7 @@ fn read(answer: Sent, partner: &Integration, lookup: &Lookup, names: Scope) -> R
     let failed = |why: String| Outcome::Failed(Failure::new(Reason::TargetDown, unknown(why)));
     let refused = |reason, why: String| Outcome::Refused(Failure::new(reason, unknown(why)));
     match answer {
-        Sent::Answered { receipt, is_whole, .. } if !is_failure(receipt.status) => {
+        Sent::Answered { receipt, is_whole, .. } if is_answer(receipt.status) => {
             let given = lookup.is_done(&receipt, is_whole, names);
             let given = given.map_err(|error| refused(Reason::MissingData, format!("said nothing of it: {error}")))?;
             Ok((

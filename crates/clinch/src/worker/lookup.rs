@@ -7,12 +7,12 @@ use crate::effects::{Gate, Sent, Wait};
 use crate::house::House;
 use crate::inquiry::Finding;
 use clinch_core::attempt::{Failure, Outcome};
-use clinch_core::breaker::is_failure;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Receipt};
 use clinch_core::expr::BadExpr;
 use clinch_core::foreach::{item_name, item_of};
 use clinch_core::id::JobId;
+use clinch_core::integration::is_answer;
 use clinch_core::job::Waits;
 use clinch_core::payload::Payload;
 use clinch_core::saga;
@@ -54,7 +54,7 @@ async fn ask(
     let asking = question.asking(spans.as_deref(), step, trace::Question::Lookup);
     Ok(match gate.ask(job, action.partner(), Box::new(question.call), asking).await? {
         Err(wait) => Told::Wait(wait),
-        Ok(Sent::Answered { receipt, is_whole, .. }) if !is_failure(receipt.status) => {
+        Ok(Sent::Answered { receipt, is_whole, .. }) if is_answer(receipt.status) => {
             match lookup.is_done(&receipt, is_whole, scope.names().clone()) {
                 Ok(true) => Told::Done(receipt),
                 Ok(false) => Told::NotDone(receipt),

@@ -199,6 +199,9 @@ async fn d2_verify_asks_the_partner_tells_what_it_says_and_changes_nothing() {
     check(&shown, 0, &[], &[&format!("next: clinch effects verify {id}")]);
 
     check(&verify().await, 1, &["the partner does not say: to the lookup the target answered 503"], &[]);
+    // Who is not let in is told nothing.
+    world.target.script("/leads", [Reply::Status(401)]);
+    check(&verify().await, 1, &["the partner does not say: to the lookup the target answered 401"], &[]);
     world.target.script("/leads", [found(r#"{"total": 1}"#)]);
     let done = format!("next: clinch effects resolve {id} --done --proof 'the lookup answered 200' --reason TEXT");
     check(&verify().await, 0, &["done, says the partner", "the ledger says unknown"], &[&done]);

@@ -152,6 +152,20 @@ async fn d2_e2_a_lookup_does_not_use_up_the_moment_of_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p3_d2_a_lookup_that_is_not_let_in_says_nothing_and_nothing_is_done_again() {
+    let world = world(LOOKUP).await;
+    for status in [302, 401, 403, 407, 425] {
+        world.target.script("/charge", [Reply::Drop]);
+        world.target.script("/leads", [Reply::Status(status), found(r#"{"total": 1}"#)]);
+        let before = world.target.calls_at("/charge").len();
+        let story = world.post_and_wait(&format!("k{status}"), BODY, Word::Success).await;
+        assert_eq!(world.target.calls_at("/charge").len(), before + 1, "{status}");
+        let error = story.attempts[1].error.as_deref().unwrap_or_default();
+        assert!(error.contains(&format!("to the lookup the target answered {status}")), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn p3_d2_what_a_gateway_says_of_a_target_is_a_lost_answer() {
     for status in [502, 504] {
         let asked = world(LOOKUP).await;

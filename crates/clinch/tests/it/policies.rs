@@ -137,6 +137,20 @@ async fn g1_e2_a_question_of_consent_does_not_use_up_the_moment_of_its_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn g1_a_partner_that_lets_nobody_in_has_not_said_no() {
+    let consent = "    consent: {integration: crm, url: /consents, given: answer.status == 200 and answer.body.sms}\n";
+    let world = world(consent).await;
+    for status in [302, 401, 403, 407, 425] {
+        world.target.script(
+            "/consents",
+            [Reply::Status(status), Reply::With { status: 200, headers: &[], body: r#"{"sms":true}"# }],
+        );
+        let job = world.post_and_wait(&format!("k{status}"), &event(json!({})), Word::Success).await;
+        assert_eq!((job.row.attempts, job.row.failures), (2, 1), "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn p3_g1_a_job_that_may_have_sent_something_is_no_noop_when_it_is_declined_later() {
     let world = world("    consent: {integration: crm, url: /consents, given: answer.body.sms}\n").await;
     let says = |body| Reply::With { status: 200, headers: &[], body };
