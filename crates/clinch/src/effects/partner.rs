@@ -296,9 +296,13 @@ impl Lane {
         let moment = match pace.take(now) {
             Some(moment) => moment,
             None => {
-                let calls = pace.block();
-                let ask = PaceAsk { name: name.clone(), calls, every: pace.every(), now, ahead: AHEAD_MAX };
-                let Some(first) = house.store.reserve(ask).await? else { return Ok(pace.queue(now)) };
+                let (calls, every) = (pace.block(), pace.every());
+                // However long the store cannot be asked: no moment is from before it could.
+                let ask = || {
+                    let (name, now) = (name.clone(), house.clock.now());
+                    house.store.reserve(PaceAsk { name, calls, every, now, ahead: AHEAD_MAX })
+                };
+                let Some(first) = house.insist(ask).await? else { return Ok(pace.queue(now)) };
                 pace.refill(first, calls);
                 pace.take(now).unwrap_or(first)
             }

@@ -3,6 +3,8 @@
 //! test says so and proves nothing.
 
 use super::process::{AGAIN, Fault, ONCE, PATIENCE, Pace, Place, Provider, Server, Told, Tracer, client, eventually};
+use super::world::{Reply, Target};
+use clinch_core::job::Word;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -244,6 +246,37 @@ async fn f08_a_failed_write_refuses_the_event_and_the_server_goes_on() {
         place.verified();
         each_event_once(&place, &provider);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f08_p4_a_moment_of_a_rate_that_cannot_be_written_at_first_costs_no_attempt() {
+    let (place, partner) = (Place::new(&[ONCE]).await, Target::start().await);
+    let (called, base_url) = ("{integration: crm, url: /charge, body_from: body}", partner.address);
+    let integrations =
+        format!("  know: {{base_url: 'http://{base_url}'}}\n  crm: {{base_url: 'http://{base_url}', rate: 100/s}}\n");
+    let consent = "{integration: know, url: /consent, given: answer.status == 200}";
+    place.write("clinch.yml", &format!("integrations:\n{integrations}"));
+    place.write("policies.yml", &format!("policies:\n  agreed:\n    integrations: [crm]\n    consent: {consent}\n"));
+    let worker =
+        format!("version: 1\nname: once\nconsumes: {{queue: once}}\nrun:\n  - name: charge\n    http: {called}\n");
+    place.write("workers/once.yml", &worker);
+    // Between the question and the call nothing is written but the moment of the call.
+    partner.script("/consent", [Reply::Held]);
+    let server = place.start().await;
+    let provider = Provider::new(ONCE);
+    assert_eq!(provider.deliver(&server.intake).await, Told::Acknowledged);
+    partner.called_at("/consent", 1).await;
+    let fault = Fault { calls: "pwrite64", file: None, then: "error=EIO:when=1" };
+    let Some(tracer) = Tracer::hold_writer(&place, &server, fault).await else { return };
+    partner.release();
+    place.drained().await;
+    assert!(tracer.end().contains("INJECTED"));
+    server.stop().await;
+    place.verified();
+    let job = provider.acknowledged().into_values().next().unwrap();
+    let row = place.books().await.story(job).await.row;
+    assert_eq!((row.word, row.attempts, row.failures), (Word::Success, 1, 0));
+    assert_eq!((partner.calls_at("/consent").len(), partner.calls_at("/charge").len()), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
