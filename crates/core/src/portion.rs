@@ -1,10 +1,19 @@
 //! How the nodes divide the places of an integration that bears so many calls at once. Each has its part of them and uses it
 //! without asking; who has more than its part gives back what it does not use, and nobody takes what another still has.
 
+use crate::time::Timestamp;
 use std::time::Duration;
 
 /// What cannot be divided goes round: after so long another node has it.
 pub const ROUND: Duration = Duration::from_secs(5);
+
+/// The shortest time after which a place may be free, and where there is none at all.
+const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE_NONE: Duration = Duration::from_millis(500);
+/// No call is taken to last longer, when it is guessed how soon a place is free.
+const CALL_GUESS_MAX: Duration = Duration::from_secs(10);
+/// Nobody who finds no place is sent away for longer: by then calls may be fast again.
+const AWAY_MAX: Duration = Duration::from_secs(60);
 
 /// What the store says to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +104,67 @@ impl Places {
     }
 }
 
+/// When a place may be free, by how long calls take.
+#[derive(Clone, Copy, Debug)]
+pub struct Guess {
+    call: Duration,
+    /// When the last of those would have a place that were sent away without one.
+    queued_to: Timestamp,
+}
+
+impl Default for Guess {
+    fn default() -> Self {
+        Guess { call: PAUSE, queued_to: Timestamp::from_micros(0) }
+    }
+}
+
+impl Guess {
+    /// One after the other, as if each had a place: so that a backlog does not come back all at once. Where that would be too long,
+    /// they begin again at the front.
+    pub fn free_at(&mut self, granted: u32, now: Timestamp) -> Timestamp {
+        let front = now + if granted == 0 { PAUSE_NONE } else { PAUSE };
+        let apart = self.call / granted.max(1);
+        let next = self.queued_to.max(front) + apart;
+        self.queued_to = if next > now + AWAY_MAX { front + apart } else { next };
+        self.queued_to
+    }
+
+    /// A call took so long.
+    pub fn learn(&mut self, took: Duration) {
+        self.call = (self.call * 7 + took.min(CALL_GUESS_MAX)) / 8;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::from_micros(1_700_000_000_000_000) + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn e1_who_finds_no_place_comes_back_when_one_may_be_free_behind_those_before() {
+        let mut guess = Guess::default();
+        assert_eq!([guess.free_at(2, at(0)), guess.free_at(2, at(0))], [at(30), at(40)]);
+        assert_eq!(guess.free_at(0, at(0)), at(520));
+        (0..100).for_each(|_| guess.learn(Duration::from_secs(3_600)));
+        let apart = guess.free_at(4, at(60_000)).since(at(60_020));
+        assert!((2_400..=2_500).contains(&apart.as_millis()), "{apart:?}: no call is taken to last longer than 10 s");
+    }
+
+    #[test]
+    fn e1_who_finds_no_place_comes_back_in_bounded_time_however_slow_the_calls_were() {
+        let mut slow = Guess::default();
+        (0..100).for_each(|_| slow.learn(Duration::from_secs(10)));
+        for granted in [0, 1, 4] {
+            let mut guess = slow;
+            let back: Vec<_> = (0..10_000).map(|_| guess.free_at(granted, at(0))).collect();
+            assert!(back.iter().all(|back| (at(0)..=at(60_000)).contains(back)), "{granted}");
+            assert!(back.iter().filter(|again| **again == back[0]).count() <= 10_000 / 5, "{granted}: not all at once");
+        }
+    }
 
     fn parts(max: u32, nodes: u32, round: u64) -> Vec<u32> {
         (0..nodes).map(|place| part(max, nodes, place, round)).collect()

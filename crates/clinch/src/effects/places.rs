@@ -17,11 +17,6 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_SOON: Duration = Duration::from_millis(200);
 /// Whoever has not called for so long leaves its places to the others.
 const IDLE_MAX: Duration = Duration::from_secs(3);
-/// The shortest time after which a place may be free, and where there is none at all.
-const PAUSE: Duration = Duration::from_millis(20);
-const PAUSE_NONE: Duration = Duration::from_millis(500);
-/// No call is taken to last longer, when it is guessed how soon a place is free.
-const CALL_GUESS_MAX: Duration = Duration::from_secs(10);
 
 pub struct Places {
     name: Arc<str>,
@@ -31,7 +26,7 @@ pub struct Places {
     asking: tokio::sync::Mutex<()>,
     /// There is something to give back.
     changed: Notify,
-    guess: Mutex<Guess>,
+    guess: Mutex<portion::Guess>,
 }
 
 #[derive(Default)]
@@ -43,12 +38,6 @@ struct Desk {
     wanted_at: Option<Instant>,
     /// Somebody sees to it that the store hears of us.
     is_kept: bool,
-}
-
-/// When a place may be free, by how long calls take.
-struct Guess {
-    call: Duration,
-    queued_to: Timestamp,
 }
 
 /// One call that may be made.
@@ -88,7 +77,7 @@ impl Places {
             desk: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             changed: Notify::new(),
-            guess: Mutex::new(Guess { call: PAUSE, queued_to: Timestamp::from_micros(0) }),
+            guess: Mutex::default(),
         }
     }
 
@@ -117,20 +106,15 @@ impl Places {
         lock(&self.desk).places.take().then(|| Place(self.clone()))
     }
 
-    /// One after the other, as if each had a place: so that a backlog does not come back all at once.
+    /// When to come back, where none is free.
     pub fn free_at(&self, now: Timestamp) -> Timestamp {
         let granted = lock(&self.desk).places.granted();
-        let pause = if granted == 0 { PAUSE_NONE } else { PAUSE };
-        let mut guess = lock(&self.guess);
-        let apart = guess.call / granted.max(1);
-        guess.queued_to = guess.queued_to.max(now + pause) + apart;
-        guess.queued_to
+        lock(&self.guess).free_at(granted, now)
     }
 
     /// A call took so long.
     pub fn learn(&self, took: Duration) {
-        let mut guess = lock(&self.guess);
-        guess.call = (guess.call * 7 + took.min(CALL_GUESS_MAX)) / 8;
+        lock(&self.guess).learn(took);
     }
 
     /// The first call, or the first of a new life: nothing is ours before the store says so.
