@@ -183,6 +183,7 @@ pub(super) fn check(map: Reader<'_>, problems: &mut Vec<Problem>) {
         problems.push(problem.help("add `lookup:` and below it `url:` and `done:`, which is true when it was done"));
     }
     check_mail(map, promised, problems);
+    check_slack(map, promised, problems);
     if let Some((key, _)) =
         map.node.entry("honoured_for").filter(|_| promised.is_some_and(|word| word != "header" && word != "wrap"))
     {
@@ -223,6 +224,17 @@ fn check_mail(map: Reader<'_>, promised: Option<&str>, problems: &mut Vec<Proble
         let problem = Problem::error(Code::BadChoice, key.span, said);
         problems.push(
             problem.help("write `none` (a person is asked when an answer is lost) or `natural` (it is sent again)"),
+        );
+    }
+}
+
+/// Slack takes no key: what is sent to it a second time is posted a second time.
+fn check_slack(map: Reader<'_>, promised: Option<&str>, problems: &mut Vec<Problem>) {
+    let is_slack = map.node.get("message").and_then(Node::text) == Some("slack");
+    if let Some((key, _)) = map.node.entry("idempotency").filter(|_| is_slack && promised == Some("header")) {
+        let problem = Problem::error(Code::BadChoice, key.span, "Slack honours no key");
+        problems.push(
+            problem.help("write `none` (a person is asked when an answer is lost) or `natural` (it is posted again)"),
         );
     }
 }

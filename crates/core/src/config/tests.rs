@@ -2086,6 +2086,7 @@ fn c8_what_is_said_of_a_mail_server_must_make_sense() {
             "natural",
         );
     }
+    check("{message: slack, idempotency: header}", "2:26", Code::BadChoice, "Slack honours no key", "natural");
     check("{smtp: 'smtp://mail', from: a@b.c, message: slack}", "2:44", Code::EitherOr, "exclude each other", "");
     check("{message: {url: /x, form: {a: [1]}}}", "2:36", Code::WrongType, "a form has names", "form:");
     check(
