@@ -86,9 +86,19 @@ pub enum Opened {
 
 #[derive(Clone, Debug)]
 enum State {
-    Closed { parts: [Count; PARTS], newest: i64 },
-    Open { until: Timestamp, because: Opened },
-    HalfOpen { succeeded: u32, probing_until: Option<Timestamp> },
+    Closed {
+        parts: [Count; PARTS],
+        newest: i64,
+    },
+    Open {
+        until: Timestamp,
+        because: Opened,
+    },
+    /// `probe` is when the one that is out ought to be over. It is told when it is: until then there is no other.
+    HalfOpen {
+        succeeded: u32,
+        probe: Option<Timestamp>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -131,30 +141,31 @@ impl Breaker {
         }
     }
 
-    /// `probe_max` is how long a call may take: a probe that is not heard of by then counts for nothing.
+    /// `probe_max` is how long a call may take. Whoever is let through as a probe reports how it ended, or forgoes it.
     pub fn ask(&mut self, now: Timestamp, probe_max: Duration) -> Ask {
         match &mut self.state {
             State::Closed { .. } => Ask::Go,
             State::Open { until, .. } if now < *until => Ask::Wait(*until),
-            // The probe may end long before it must.
-            State::HalfOpen { probing_until: Some(until), .. } if now < *until => {
-                Ask::Wait((*until).min(now + self.rule.open_for))
+            State::HalfOpen { probe: Some(over_at), .. } => {
+                // What comes before the call takes its time, too: a probe may be late, and end long before it must.
+                let over_at = if now < *over_at { *over_at } else { now + probe_max };
+                Ask::Wait(over_at.min(now + self.rule.open_for))
             }
             State::Open { .. } => {
-                self.state = State::HalfOpen { succeeded: 0, probing_until: Some(now + probe_max) };
+                self.state = State::HalfOpen { succeeded: 0, probe: Some(now + probe_max) };
                 Ask::Probe
             }
-            State::HalfOpen { probing_until, .. } => {
-                *probing_until = Some(now + probe_max);
+            State::HalfOpen { probe, .. } => {
+                *probe = Some(now + probe_max);
                 Ask::Probe
             }
         }
     }
 
-    /// A probe came to nothing that says how the partner is.
+    /// The probe came to nothing that says how the partner is.
     pub fn forgo(&mut self) {
-        if let State::HalfOpen { probing_until, .. } = &mut self.state {
-            *probing_until = None;
+        if let State::HalfOpen { probe, .. } = &mut self.state {
+            *probe = None;
         }
     }
 
@@ -178,9 +189,9 @@ impl Breaker {
             State::HalfOpen { .. } if failed => {
                 self.state = State::Open { until: now + self.rule.open_for, because: Opened::ProbeFailed };
             }
-            State::HalfOpen { succeeded, probing_until } => {
+            State::HalfOpen { succeeded, probe } => {
                 *succeeded += 1;
-                *probing_until = None;
+                *probe = None;
                 if *succeeded >= self.rule.probes {
                     self.state = State::closed();
                 }
@@ -340,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn e3_a_failed_probe_opens_again_and_a_lost_one_is_replaced() {
+    fn e3_a_failed_probe_opens_again_and_one_that_was_not_made_is_replaced() {
         let mut breaker = broken();
         assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
         assert_eq!(breaker.opened(), None);
@@ -348,9 +359,21 @@ mod tests {
         assert_eq!(breaker.opened(), Some((at(61), Opened::ProbeFailed)));
         assert_eq!(breaker.ask(at(32), PROBE), Ask::Wait(at(61)));
         assert_eq!(breaker.ask(at(61), PROBE), Ask::Probe);
-        assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);
         breaker.forgo();
-        assert_eq!(breaker.ask(at(66), PROBE), Ask::Probe);
+        assert_eq!(breaker.ask(at(61), PROBE), Ask::Probe);
+    }
+
+    #[test]
+    fn e3_a_probe_that_takes_longer_than_it_ought_to_is_still_the_only_one() {
+        let mut breaker = broken();
+        assert_eq!(breaker.ask(at(30), PROBE), Ask::Probe);
+        // It was held up before its call. Who asks meanwhile comes back soon, and not at once.
+        for late in [35, 36, 90] {
+            assert_eq!(breaker.ask(at(late), PROBE), Ask::Wait(at(late + 5)));
+        }
+        assert_eq!(breaker.ask(at(90), 60 * PROBE), Ask::Wait(at(120)));
+        breaker.report(at(91), true, false);
+        assert_eq!(breaker.ask(at(91), PROBE), Ask::Probe);
     }
 
     #[test]
