@@ -31,6 +31,8 @@ use tokio_rustls::client::TlsStream;
 /// Kept shorter than the keep-alive of common servers: a connection that they close under us costs an answer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const IDLE_PER_TARGET_MAX: usize = 256;
+/// To all targets together: addresses may come out of events, and each kept connection is an open file.
+const IDLE_MAX: usize = 1_024;
 
 /// No more is taken from the wire before the head of an answer is whole. The head itself may not be as long.
 const HEAD_BYTES_MAX: usize = 1 << 20;
@@ -170,18 +172,61 @@ struct Idle {
     since: Instant,
 }
 
-type Shelf = Mutex<HashMap<Target, Vec<Idle>>>;
+/// The connections that are kept.
+#[derive(Default)]
+struct Shelf {
+    kept: HashMap<Target, Vec<Idle>>,
+    /// Of all targets.
+    count: usize,
+}
+
+impl Shelf {
+    fn take(&mut self, target: &Target) -> Option<Sender> {
+        let kept = self.kept.get_mut(target)?;
+        while let Some(idle) = kept.pop() {
+            self.count -= 1;
+            if idle.since.elapsed() < IDLE_TIMEOUT {
+                return Some(idle.sender);
+            }
+        }
+        None
+    }
+
+    /// Where there is no room for it, it is closed.
+    fn keep(&mut self, target: &Target, sender: Sender) {
+        if self.count >= IDLE_MAX {
+            return;
+        }
+        let idle = Idle { sender, since: Instant::now() };
+        match self.kept.get_mut(target) {
+            Some(kept) if kept.len() >= IDLE_PER_TARGET_MAX => return,
+            Some(kept) => kept.push(idle),
+            None => {
+                self.kept.insert(target.clone(), vec![idle]);
+            }
+        }
+        self.count += 1;
+    }
+
+    fn sweep(&mut self) {
+        self.kept.retain(|_, kept| {
+            kept.retain(|idle| idle.since.elapsed() < IDLE_TIMEOUT);
+            !kept.is_empty()
+        });
+        self.count = self.kept.values().map(Vec::len).sum();
+    }
+}
 
 pub struct Connections {
     tls: TlsConnector,
     egress: Arc<Egress>,
     detour: Option<Arc<Detour>>,
-    idle: Arc<Shelf>,
+    idle: Arc<Mutex<Shelf>>,
 }
 
 impl Connections {
     pub fn new(egress: Arc<Egress>, detour: Option<Arc<Detour>>) -> Result<Connections, String> {
-        let idle: Arc<Shelf> = Arc::default();
+        let idle: Arc<Mutex<Shelf>> = Arc::default();
         tokio::spawn(sweep(Arc::downgrade(&idle)));
         let mut config = tls_config()?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -190,27 +235,12 @@ impl Connections {
 
     /// A kept connection, the most recently used first. Whether it is still open is seen when it is used.
     pub fn take(&self, target: &Target) -> Option<Sender> {
-        let mut shelf = lock(&self.idle);
-        let kept = shelf.get_mut(target)?;
-        while let Some(idle) = kept.pop() {
-            if idle.since.elapsed() < IDLE_TIMEOUT {
-                return Some(idle.sender);
-            }
-        }
-        None
+        lock(&self.idle).take(target)
     }
 
     /// For the next request to the same target.
     pub fn keep(&self, target: &Target, sender: Sender) {
-        let mut shelf = lock(&self.idle);
-        let idle = Idle { sender, since: Instant::now() };
-        match shelf.get_mut(target) {
-            Some(kept) if kept.len() >= IDLE_PER_TARGET_MAX => {}
-            Some(kept) => kept.push(idle),
-            None => {
-                shelf.insert(target.clone(), vec![idle]);
-            }
-        }
+        lock(&self.idle).keep(target, sender);
     }
 
     pub async fn open(&self, target: &Target) -> Result<Sender, NoConnection> {
@@ -281,19 +311,16 @@ async fn handshake(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static)
     Ok(Sender { requests, line: Line(Some(Box::pin(bytes))), allowance })
 }
 
-fn lock(shelf: &Shelf) -> std::sync::MutexGuard<'_, HashMap<Target, Vec<Idle>>> {
+fn lock(shelf: &Mutex<Shelf>) -> std::sync::MutexGuard<'_, Shelf> {
     shelf.lock().expect("nobody panics while holding the shelf")
 }
 
 /// Closes connections that nobody has used for a while, as long as there is anybody who might.
-async fn sweep(shelf: std::sync::Weak<Shelf>) {
+async fn sweep(shelf: std::sync::Weak<Mutex<Shelf>>) {
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let Some(shelf) = shelf.upgrade() else { return };
-        lock(&shelf).retain(|_, kept| {
-            kept.retain(|idle| idle.since.elapsed() < IDLE_TIMEOUT);
-            !kept.is_empty()
-        });
+        lock(&shelf).sweep();
     }
 }
 
@@ -313,5 +340,30 @@ mod tests {
         for bad in ["/x", "ftp://example.com/", "http://user:pass@example.com/"] {
             assert_eq!(Target::of(&bad.parse().expect("a uri")), None, "{bad}");
         }
+    }
+
+    async fn sender() -> Sender {
+        handshake(tokio::io::duplex(64).0).await.expect("a connection")
+    }
+
+    #[tokio::test]
+    async fn p10_kept_connections_are_bounded_for_each_target_and_over_all() {
+        let target = |nth: usize| Target { tls: false, host: format!("{nth}.example.com"), port: 80 };
+        let mut shelf = Shelf::default();
+        for _ in 0..IDLE_PER_TARGET_MAX + 1 {
+            shelf.keep(&target(0), sender().await);
+        }
+        assert_eq!((shelf.count, shelf.kept[&target(0)].len()), (IDLE_PER_TARGET_MAX, IDLE_PER_TARGET_MAX));
+        for nth in 1..=IDLE_MAX {
+            shelf.keep(&target(nth), sender().await);
+        }
+        assert_eq!((shelf.count, shelf.kept.values().map(Vec::len).sum::<usize>()), (IDLE_MAX, IDLE_MAX));
+        assert!(shelf.take(&target(IDLE_MAX)).is_none(), "it was not kept");
+        // Whoever is used makes room, and so does what was swept away.
+        assert!(shelf.take(&target(1)).is_some());
+        shelf.keep(&target(IDLE_MAX), sender().await);
+        assert!(shelf.take(&target(IDLE_MAX)).is_some());
+        shelf.sweep();
+        assert_eq!(shelf.count, IDLE_MAX - 1);
     }
 }
