@@ -32,11 +32,11 @@ pub async fn charge(
         entity,
         allowance: budget.allowance,
         on_exhausted: budget.on_exhausted,
+        latest: retry.elapsed_max.map(|most| past.first_attempt_at + most),
         now,
     };
     let spent = house.insist(|| house.store.spend(ask.clone())).await?;
-    let latest = retry.elapsed_max.map(|most| past.first_attempt_at + most);
-    settlement.change = rule(run_at, spent, latest, now);
+    settlement.change = rule(run_at, spent, now);
     let until = match spent {
         Spent::Granted { .. } => {
             house.metrics.budget_spent.get_or_create(&labels).inc();

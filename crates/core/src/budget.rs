@@ -146,7 +146,14 @@ impl Account {
         self.since + allowance.window.saturating_mul(windows_ahead)
     }
 
-    pub fn spend(self, now: Timestamp, allowance: Allowance, on_exhausted: OnExhausted) -> (Account, Spent) {
+    /// Of a window that begins after `latest` nothing is taken: nobody could use it.
+    pub fn spend(
+        self,
+        now: Timestamp,
+        allowance: Allowance,
+        on_exhausted: OnExhausted,
+        latest: Option<Timestamp>,
+    ) -> (Account, Spent) {
         let account = self.at(now, allowance);
         let taken = Account { spent: account.spent.saturating_add(1), ..account };
         if account.spent < allowance.units.get() {
@@ -158,8 +165,9 @@ impl Account {
         }
         let windows_ahead = account.spent / allowance.units;
         let at = account.begins(windows_ahead, allowance);
+        let is_useful = windows_ahead <= WINDOWS_AHEAD_MAX && latest.is_none_or(|latest| at <= latest);
         match on_exhausted {
-            OnExhausted::Wait if windows_ahead <= WINDOWS_AHEAD_MAX => (taken, Spent::Later { at }),
+            OnExhausted::Wait if is_useful => (taken, Spent::Later { at }),
             OnExhausted::Wait | OnExhausted::Dead => (account, Spent::Exhausted { until: at }),
         }
     }
@@ -171,17 +179,12 @@ impl Account {
     }
 }
 
-/// What becomes of a retry that is due at `run_at`, after its entity was asked. No retry starts later than `latest`.
-pub fn rule(run_at: Timestamp, spent: Spent, latest: Option<Timestamp>, now: Timestamp) -> Change {
-    let buried = Change::Buried { at: now, reason: Reason::BudgetExhausted };
+/// What becomes of a retry that is due at `run_at`, after its entity was asked.
+pub fn rule(run_at: Timestamp, spent: Spent, now: Timestamp) -> Change {
     match spent {
         Spent::Granted { .. } => Change::Retried { run_at },
-        Spent::Later { at } => {
-            let run_at = at.max(run_at);
-            let too_late = latest.is_some_and(|latest| run_at > latest);
-            if too_late { buried } else { Change::PutOff { run_at, waits: Waits::Budget } }
-        }
-        Spent::Exhausted { .. } => buried,
+        Spent::Later { at } => Change::PutOff { run_at: at.max(run_at), waits: Waits::Budget },
+        Spent::Exhausted { .. } => Change::Buried { at: now, reason: Reason::BudgetExhausted },
     }
 }
 
@@ -228,14 +231,14 @@ mod tests {
     #[test]
     fn c5_a_window_begins_with_the_first_unit_and_refills_when_it_ends() {
         let of = allowance(2);
-        let (account, spent) = Account::new(at(0)).spend(at(0), of, OnExhausted::Dead);
+        let (account, spent) = Account::new(at(0)).spend(at(0), of, OnExhausted::Dead, None);
         assert_eq!(spent, Spent::Granted { left: 1 });
-        let (account, spent) = account.spend(at(3_000), of, OnExhausted::Dead);
+        let (account, spent) = account.spend(at(3_000), of, OnExhausted::Dead, None);
         assert_eq!(spent, Spent::Granted { left: 0 });
-        let (account, spent) = account.spend(at(3_599), of, OnExhausted::Dead);
+        let (account, spent) = account.spend(at(3_599), of, OnExhausted::Dead, None);
         assert_eq!(spent, Spent::Exhausted { until: at(3_600) });
         assert_eq!((account.free_at(of), account.over_at(of)), (Some(at(3_600)), at(3_600)));
-        let (account, spent) = account.spend(at(5_000), of, OnExhausted::Dead);
+        let (account, spent) = account.spend(at(5_000), of, OnExhausted::Dead, None);
         assert_eq!((spent, account.since), (Spent::Granted { left: 1 }, at(5_000)));
         // A clock that goes back gives nothing.
         assert_eq!(account.at(at(0), of), account);
@@ -246,39 +249,56 @@ mod tests {
         let of = allowance(2);
         let (mut account, mut starts) = (Account::new(at(0)), Vec::new());
         for _ in 0..6 {
-            let (next, spent) = account.spend(at(0), of, OnExhausted::Wait);
+            let (next, spent) = account.spend(at(0), of, OnExhausted::Wait, None);
             account = next;
             starts.push(if let Spent::Later { at } = spent { at } else { at(0) });
         }
         assert_eq!(starts, [at(0), at(0), at(3_600), at(3_600), at(7_200), at(7_200)]);
         // What was taken ahead is not there when its window comes.
-        let (_, spent) = account.spend(at(3_700), of, OnExhausted::Dead);
+        let (_, spent) = account.spend(at(3_700), of, OnExhausted::Dead, None);
         assert_eq!(spent, Spent::Exhausted { until: at(10_800) });
         assert_eq!(account.at(at(10_800), of).left(of), 2);
         let far = Account { spent: 2 * (WINDOWS_AHEAD_MAX + 1), ..Account::new(at(0)) };
-        assert!(matches!(far.spend(at(0), of, OnExhausted::Wait).1, Spent::Exhausted { .. }));
+        assert!(matches!(far.spend(at(0), of, OnExhausted::Wait, None).1, Spent::Exhausted { .. }));
     }
 
     #[test]
     fn c5_what_a_person_grants_is_used_last_and_ends_with_the_window() {
         let of = allowance(1);
-        let granted = Account::new(at(0)).spend(at(0), of, OnExhausted::Dead).0.grant(at(10), of, 2);
+        let granted = Account::new(at(0)).spend(at(0), of, OnExhausted::Dead, None).0.grant(at(10), of, 2);
         assert_eq!((granted.left(of), granted.free_at(of)), (2, None));
-        let (after, spent) = granted.spend(at(20), of, OnExhausted::Dead);
+        let (after, spent) = granted.spend(at(20), of, OnExhausted::Dead, None);
         assert_eq!((spent, after.left(of)), (Spent::Granted { left: 1 }, 1));
         assert_eq!(after.at(at(3_600), of).left(of), 1);
     }
 
     #[test]
     fn c5_a_retry_without_a_unit_is_a_dead_letter_or_waits() {
-        let check = |spent, latest, change| assert_eq!(rule(at(5), spent, latest, at(0)), change);
+        let check = |spent, change| assert_eq!(rule(at(5), spent, at(0)), change);
         let dead = Change::Buried { at: at(0), reason: Reason::BudgetExhausted };
-        check(Spent::Granted { left: 0 }, None, Change::Retried { run_at: at(5) });
-        check(Spent::Exhausted { until: at(60) }, None, dead);
+        check(Spent::Granted { left: 0 }, Change::Retried { run_at: at(5) });
+        check(Spent::Exhausted { until: at(60) }, dead);
         let waits = |run_at| Change::PutOff { run_at, waits: Waits::Budget };
-        check(Spent::Later { at: at(60) }, None, waits(at(60)));
-        check(Spent::Later { at: at(1) }, Some(at(60)), waits(at(5)));
-        check(Spent::Later { at: at(61) }, Some(at(60)), dead);
+        check(Spent::Later { at: at(60) }, waits(at(60)));
+        check(Spent::Later { at: at(1) }, waits(at(5)));
+    }
+
+    #[test]
+    fn c5_nothing_is_taken_of_a_window_that_begins_too_late() {
+        let of = allowance(2);
+        let check = |spent, latest, expected: Spent| {
+            let before = Account { spent, ..Account::new(at(0)) };
+            let (after, told) = before.spend(at(60), of, OnExhausted::Wait, latest);
+            assert_eq!(told, expected, "{spent} are spent");
+            let is_taken = !matches!(expected, Spent::Exhausted { .. });
+            assert_eq!(after, Account { spent: spent + u32::from(is_taken), ..before }, "{spent} were spent");
+        };
+        // The window that runs is never too late.
+        check(1, Some(at(59)), Spent::Granted { left: 0 });
+        check(2, Some(at(3_600)), Spent::Later { at: at(3_600) });
+        check(2, Some(at(3_599)), Spent::Exhausted { until: at(3_600) });
+        check(4, Some(at(7_199)), Spent::Exhausted { until: at(7_200) });
+        check(4, None, Spent::Later { at: at(7_200) });
     }
 
     proptest! {
@@ -292,7 +312,7 @@ mod tests {
             let mut granted: Vec<(Timestamp, u32)> = Vec::new();
             for pause in pauses {
                 now += pause;
-                let (next, spent) = account.spend(at(now), of, on_exhausted);
+                let (next, spent) = account.spend(at(now), of, on_exhausted, None);
                 account = next;
                 let window = match spent {
                     Spent::Granted { .. } => account.since,

@@ -388,6 +388,8 @@ pub struct SpendAsk {
     pub entity: EntityKey,
     pub allowance: Allowance,
     pub on_exhausted: OnExhausted,
+    /// No retry starts later than this.
+    pub latest: Option<Timestamp>,
     pub now: Timestamp,
 }
 

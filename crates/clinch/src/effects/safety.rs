@@ -108,7 +108,7 @@ pub async fn within(house: &House, effect: &Effect<'_>, cap: Allowance) -> clinc
         return Ok(None);
     }
     let (now, on_exhausted) = (house.clock.now(), OnExhausted::Dead);
-    let ask = SpendAsk { budget: CAP.into(), entity: contact, allowance: cap, on_exhausted, now };
+    let ask = SpendAsk { budget: CAP.into(), entity: contact, allowance: cap, on_exhausted, latest: None, now };
     let spent = house.insist(|| house.store.spend(ask.clone())).await?;
     Ok((!matches!(spent, Spent::Granted { .. })).then(|| {
         let (step, max, per) = (effect.step, cap.units, human(cap.window));

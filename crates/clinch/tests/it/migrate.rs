@@ -448,6 +448,7 @@ async fn k3_c5_what_entities_have_used_of_their_budgets_moves_with_the_store() {
         entity: EntityKey::from_bytes([entity; 16]),
         allowance: Allowance { units: NonZeroU32::MIN, window: Duration::from_secs(3_600) },
         on_exhausted: OnExhausted::Dead,
+        latest: None,
         now: now(),
     };
     let here = SqliteStore::open(dir.path(), [0; 32], None).await.unwrap();

@@ -30,7 +30,8 @@ pub(super) async fn spend(shared: &Shared, ask: &SpendAsk) -> Result<Spent, Faul
     let mut line = shared.hands.line().await?;
     line.begin().await?;
     let before = open(&mut line, &ask.budget, ask.entity, now).await?;
-    let (after, spent) = before.spend(now, ask.allowance, ask.on_exhausted);
+    let latest = ask.latest.map(|latest| shared.skew.to_database(latest));
+    let (after, spent) = before.spend(now, ask.allowance, ask.on_exhausted, latest);
     write(&mut line, &ask.budget, ask.entity, after, ask.allowance).await?;
     line.commit().await?;
     let here = |at| shared.skew.back_from_database(at);

@@ -16,7 +16,7 @@ pub(super) const COLUMNS: &str = "budget, entity, since, spent, extra, units, la
 
 pub(super) fn spend(batch: &Batch<'_>, ask: &SpendAsk) -> rusqlite::Result<Spent> {
     let before = account(batch, &ask.budget, ask.entity)?.unwrap_or(Account::new(ask.now));
-    let (after, spent) = before.spend(ask.now, ask.allowance, ask.on_exhausted);
+    let (after, spent) = before.spend(ask.now, ask.allowance, ask.on_exhausted, ask.latest);
     // Also when nothing was taken: what is allowed may be another by now.
     write(batch, &ask.budget, ask.entity, after, ask.allowance)?;
     Ok(spent)

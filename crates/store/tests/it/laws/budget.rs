@@ -24,7 +24,14 @@ fn allowance(units: u32) -> Allowance {
 }
 
 fn ask(name: &str, units: u32, on_exhausted: OnExhausted, now: Timestamp) -> SpendAsk {
-    SpendAsk { budget: "post".into(), entity: entity(name), allowance: allowance(units), on_exhausted, now }
+    SpendAsk {
+        budget: "post".into(),
+        entity: entity(name),
+        allowance: allowance(units),
+        on_exhausted,
+        latest: None,
+        now,
+    }
 }
 
 async fn spends(world: &World, name: &str, units: u32, now: Timestamp) -> Spent {
@@ -66,6 +73,18 @@ pub async fn c5_who_waits_gets_a_unit_of_a_later_window(world: World) {
         near(*at, later(start));
     }
     assert!(matches!(spends(&world, "ada", 2, later(3_700)).await, Spent::Exhausted { .. }));
+}
+
+pub async fn c5_p4_a_unit_that_would_come_too_late_is_not_taken(world: World) {
+    let ask = |latest| SpendAsk { latest: Some(later(latest)), ..ask("ada", 1, OnExhausted::Wait, later(0)) };
+    assert_eq!(world.spend(ask(60)).await.expect("answered"), Spent::Granted { left: 0 });
+    for _ in 0..3 {
+        let Spent::Exhausted { until } = world.spend(ask(60)).await.expect("answered") else { panic!("too late") };
+        near(until, later(3_600));
+    }
+    // So it is still there for who can use it.
+    let Spent::Later { at } = world.spend(ask(4_000)).await.expect("answered") else { panic!("in time") };
+    near(at, later(3_600));
 }
 
 pub async fn c5_a_restart_gives_nothing_back(world: World) {

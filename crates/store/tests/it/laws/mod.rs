@@ -283,6 +283,7 @@ macro_rules! every_law {
             budget {
                 c5_an_entity_has_so_many_units_in_a_window_and_others_have_their_own
                 c5_who_waits_gets_a_unit_of_a_later_window
+                c5_p4_a_unit_that_would_come_too_late_is_not_taken
                 c5_a_restart_gives_nothing_back
                 c5_of_many_at_once_no_more_get_a_unit_than_there_are
                 c5_a_person_may_grant_more_on_record
