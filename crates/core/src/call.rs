@@ -48,6 +48,8 @@ pub enum CallLeave {
     Make,
     /// Give the answer that is kept.
     Answer,
+    /// Give it: it is that of this very turn.
+    Own,
     /// Another call has this key.
     Other,
     /// It is being made.
@@ -77,6 +79,7 @@ pub fn leave(past: Option<&PastCall>, caller: Caller, now: Timestamp) -> CallLea
     match past.state {
         // Whoever comes again under his own turn knows that he may.
         CallState::Open { .. } | CallState::Unknown if past.turn == caller.turn => CallLeave::Make,
+        CallState::Kept if past.turn == caller.turn => CallLeave::Own,
         CallState::Kept => CallLeave::Answer,
         CallState::Open { until } if now < until => CallLeave::Busy { until },
         CallState::Open { .. } | CallState::Unknown if caller.resends => CallLeave::Make,
@@ -166,7 +169,7 @@ mod tests {
         let by_himself = |state| leave(Some(&past(state, later)), caller("a", 1, false), NOW);
         assert_eq!(by_himself(CallState::Unknown), CallLeave::Make);
         assert_eq!(by_himself(CallState::Open { until: later }), CallLeave::Make);
-        assert_eq!(by_himself(CallState::Kept), CallLeave::Answer);
+        assert_eq!(by_himself(CallState::Kept), CallLeave::Own);
     }
 
     #[test]

@@ -433,7 +433,7 @@ impl Asked<'_> {
             (Idempotency::Lookup, _) => {
                 self.pass(stage, &subject, place, format!("{partner} is asked first whether it was done (`lookup`)"));
             }
-            (Idempotency::Wrap, _) => {
+            (Idempotency::Wrap | Idempotency::Shared, _) => {
                 let said = "clinch remembers what was done under the key; an answer that is lost waits for a person";
                 self.pass(stage, &subject, place, said);
             }

@@ -21,6 +21,8 @@ pub enum Idempotency {
     Lookup,
     /// It knows no keys, and clinch remembers for it what was done under one.
     Wrap,
+    /// As `Wrap`, and it was the call of another job that answered: for this one nothing was sent. Only written down, never declared.
+    Shared,
     /// Nothing is known: never send again by itself.
     #[default]
     None,
@@ -32,7 +34,7 @@ impl Idempotency {
             Idempotency::Header => "header",
             Idempotency::Natural => "natural",
             Idempotency::Lookup => "lookup",
-            Idempotency::Wrap => "wrap",
+            Idempotency::Wrap | Idempotency::Shared => "wrap",
             Idempotency::None => "none",
         }
     }
@@ -256,13 +258,16 @@ pub fn leave(past: Option<&Effect>, promise: &Promise, now: Timestamp) -> Leave 
         (EffectState::NotDone, _) => Leave::Send,
         (EffectState::GivenUp(reason), _) => Leave::Never(*reason),
         (EffectState::Done(receipt), _) => Leave::Skip(receipt.clone()),
+        (EffectState::Open | EffectState::Unknown, _) if past.class == Idempotency::Shared => Leave::Send,
         (EffectState::Open | EffectState::Unknown, Idempotency::Natural) => Leave::Send,
         (EffectState::Open | EffectState::Unknown, Idempotency::Header) => {
             let is_old = promise.honoured_for.is_some_and(|honoured| now.since(past.first_intended_at) >= honoured);
             if is_old { Leave::Ask } else { Leave::Send }
         }
         (EffectState::Open | EffectState::Unknown, Idempotency::Lookup) => Leave::LookUp,
-        (EffectState::Open | EffectState::Unknown, Idempotency::None | Idempotency::Wrap) => Leave::Ask,
+        (EffectState::Open | EffectState::Unknown, Idempotency::None | Idempotency::Wrap | Idempotency::Shared) => {
+            Leave::Ask
+        }
     }
 }
 
@@ -310,6 +315,9 @@ mod tests {
             assert_eq!(left(Idempotency::Header), Leave::Send);
             assert_eq!(left(Idempotency::Natural), Leave::Send);
             assert_eq!(left(Idempotency::Lookup), Leave::LookUp);
+            // Another job's call was about to be its answer: this one has sent nothing.
+            let shared = Effect { class: Idempotency::Shared, ..past(state.clone()) };
+            assert_eq!(leave(Some(&shared), &promise(Idempotency::Wrap), NOW), Leave::Send);
         }
         for class in [Idempotency::None, Idempotency::Lookup] {
             assert_eq!(leave(Some(&past(EffectState::NotDone)), &promise(class), NOW), Leave::Send);

@@ -95,7 +95,7 @@ impl Again {
 pub fn again(effect: &Effect, effects: &[Effect]) -> Option<Again> {
     if effect.state.is_unclear() {
         return Some(match effect.class {
-            Idempotency::Header | Idempotency::Natural => Again::Runs,
+            Idempotency::Header | Idempotency::Natural | Idempotency::Shared => Again::Runs,
             Idempotency::Lookup => Again::LooksUp,
             Idempotency::Wrap | Idempotency::None => Again::AsksFirst,
         });

@@ -6,7 +6,7 @@
 
 use crate::attempt::Failure;
 use crate::death::Reason;
-use crate::effect::{Effect, EffectState, Receipt};
+use crate::effect::{Effect, EffectState, Idempotency, Receipt};
 use crate::time::Timestamp;
 use crate::worker::{Action, Step, Worker};
 use serde_json::{Value, json};
@@ -25,6 +25,12 @@ pub fn step_of(effect: &str) -> &str {
 /// Does this line tell of undoing?
 pub fn is_undo(effect: &str) -> bool {
     effect.starts_with(UNDO)
+}
+
+/// The line of the round before, of a step that is done again.
+pub fn round_before(effect: &str) -> Option<String> {
+    let (step, round) = effect.split_once('@')?;
+    Some(in_round(step.to_string(), round.parse::<u32>().ok()?.checked_sub(1)?))
 }
 
 /// Does it tell that a job has ended, and of no step?
@@ -67,7 +73,9 @@ pub fn renewed(step: &Step, effects: &[Effect]) -> Option<Arc<str>> {
 pub struct Undo<'w> {
     pub step: &'w Step,
     pub action: &'w Action,
-    /// What undoing it is called in the ledger.
+    /// What it is called in the ledger.
+    pub line: Arc<str>,
+    /// What undoing it is called there.
     pub name: Arc<str>,
 }
 
@@ -82,7 +90,10 @@ fn undo_of<'w>(step: &'w Step, effects: &[Effect]) -> Option<Undo<'w>> {
     let action = step.compensate.as_ref()?;
     let round = round(&step.name, effects);
     let name = in_round(format!("{UNDO}{}", step.name), round).into();
-    is_done(effects, &in_round(step.name.to_string(), round)).then_some(Undo { step, action, name })
+    let line = in_round(step.name.to_string(), round);
+    // What another job did is not this one's to undo.
+    let is_own = find(effects, &line).is_some_and(|effect| effect.class != Idempotency::Shared);
+    (is_own && is_done(effects, &line)).then(|| Undo { step, action, line: line.into(), name })
 }
 
 /// Of these, what may have been undone: nobody knows, and it must be known before the step is relied on.
@@ -168,7 +179,6 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effect::Idempotency;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_micros(seconds * 1_000_000)
@@ -231,6 +241,12 @@ run:
         assert_eq!(names(&half), ["undo:reserve"]);
         let failed = [&forward[..], &[("undo:charge", EffectState::NotDone)]].concat();
         assert_eq!(names(&failed), ["undo:charge", "undo:reserve"]);
+        // What another job did is left to that one.
+        let mut shared = ledger(&forward);
+        shared[0].class = Idempotency::Shared;
+        let (worker, undone) = (worker(), |undo: &Undo<'_>| (undo.line.to_string(), undo.name.to_string()));
+        let left: Vec<_> = to_undo(&worker, &shared).iter().map(undone).collect();
+        assert_eq!(left, [("charge".to_string(), "undo:charge".to_string())]);
     }
 
     #[test]
@@ -250,6 +266,10 @@ run:
         assert_eq!(
             ["reserve", "undo:reserve", "undo:reserve@2", "reserve@2", "reserve[3]"].map(step_of),
             ["reserve"; 5]
+        );
+        assert_eq!(
+            ["reserve", "reserve@2", "reserve@3"].map(round_before),
+            [None, Some("reserve".to_string()), Some("reserve@2".to_string())]
         );
     }
 

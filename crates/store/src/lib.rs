@@ -326,6 +326,8 @@ pub enum Called {
     Ours,
     /// It was made, and this is what was kept of its answer.
     Before(Kept),
+    /// It was made under this very turn, and this is what was kept of its answer.
+    Own(Kept),
     /// Another call has this key.
     Other,
     /// Somebody makes it at this moment.
@@ -342,6 +344,8 @@ pub enum CallEnd {
     /// It was not done, and the key is free.
     NotDone,
     Unknown,
+    /// It was done and is undone by now: the key is free.
+    Undone,
 }
 
 /// Those who wait for something that is over.

@@ -80,6 +80,7 @@ impl Sealer {
         match leave {
             CallLeave::Make => Called::Ours,
             CallLeave::Answer => Called::Before(self.open(Place::Answer(key), answer)),
+            CallLeave::Own => Called::Own(self.open(Place::Answer(key), answer)),
             CallLeave::Other => Called::Other,
             CallLeave::Busy { until } => Called::Busy { until },
             CallLeave::Unknown { since } => Called::Unknown { since },

@@ -56,7 +56,7 @@ pub async fn keep(
     let key = ask.key;
     match house.store.begin_call(ask).await? {
         Called::Ours => {}
-        Called::Before(kept) => {
+        Called::Before(kept) | Called::Own(kept) => {
             let kept = kept.ok().and_then(|kept| CallAnswer::decode(&kept));
             return kept.and_then(again).ok_or_else(|| Problem::key_in_use(TOLD_ONCE.into()));
         }

@@ -97,10 +97,10 @@ impl Calls {
         };
         match self.house.store.begin_call(ask).await {
             Ok(Called::Ours) => {}
-            Ok(Called::Before(Ok(kept))) => {
+            Ok(Called::Before(Ok(kept)) | Called::Own(Ok(kept))) => {
                 return CallAnswer::decode(&kept).map_or(Answer::Unreadable, Answer::kept);
             }
-            Ok(Called::Before(Err(why))) => {
+            Ok(Called::Before(Err(why)) | Called::Own(Err(why))) => {
                 tracing::warn!("an answer that was kept cannot be read: {why}");
                 return Answer::Unreadable;
             }

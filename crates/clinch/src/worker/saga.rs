@@ -7,6 +7,7 @@ use super::fanout::{Ground, life};
 use super::lookup::remember;
 use super::record;
 use super::scope::Scope;
+use super::wrap;
 use crate::house::House;
 use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::fanout::{Fate, failures, fate, kept};
@@ -151,6 +152,10 @@ async fn undo_one(
             (fate, unwritten)
         }
     };
+    if fate == Fate::Done {
+        // Before the line that says so: whoever asks next is told the truth.
+        Box::pin(wrap::free(house, claim, undo, payload, scope)).await?;
+    }
     if let Some(unwritten) = unwritten
         && record::conclude(house, claim, unwritten).await? == Held::Lost
     {

@@ -73,6 +73,10 @@ impl<'a> Scope<'a> {
         self.outputs.len()
     }
 
+    pub fn payload(&self) -> &'a Payload {
+        self.payload
+    }
+
     /// Where the event stands in its trace.
     pub fn story(&self) -> Story<'a> {
         Story::of(self.subject.event, &self.payload.about)

@@ -2,21 +2,21 @@
 
 use super::end::{End, StepEnd};
 use super::scope::Scope;
-use super::steps::Outward;
+use super::steps::{self, Kind, Outward};
 use crate::effects::Act;
 use crate::house::House;
-use clinch_core::attempt::Outcome;
+use clinch_core::attempt::{Failure, Outcome};
 use clinch_core::call::{CallAnswer, CallKey, Caller};
 use clinch_core::death::Reason;
-use clinch_core::effect::{EffectState, Idempotency, Receipt};
+use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::integration::WRAPPED_FOR_DEFAULT;
 use clinch_core::job::Waits;
-use clinch_core::key::{IdempotencyKey, Pepper};
+use clinch_core::key::{Fingerprint, IdempotencyKey, Pepper};
 use clinch_core::payload::Payload;
-use clinch_core::saga;
+use clinch_core::saga::{self, Undo};
 use clinch_core::time::Timestamp;
 use clinch_core::worker::Step;
-use clinch_store::{CallAsk, CallEnd, Called, Claim, Conclusion, Held, NewEffect};
+use clinch_store::{CallAsk, CallEnd, Called, Claim, Conclusion, Held, Kept, NewEffect};
 use std::time::Duration;
 
 /// While another job makes the call, this one comes back after so long.
@@ -41,27 +41,18 @@ pub async fn begin(
 ) -> clinch_store::Result<Result<Turn, StepEnd>> {
     let (name, promise) = (&step.name, action.promise());
     let over = |end: End| Ok(Err(StepEnd::Over(end)));
-    let Some((place, fingerprint)) = act.fingerprint() else {
-        let why = format!("step `{name}`: `idempotency: wrap` is for calls by HTTP");
-        return over(End::refused(Reason::ConfigError, why, name));
-    };
-    let written = match &promise.wrap_key {
-        Some(key) => key.text(scope.names()),
-        None => Ok(scope.names().get("key").and_then(|key| key.as_str()).unwrap_or_default().to_string()),
-    };
-    let written = match written {
-        // What undoes a step, or does it again, is another call than the first one was.
-        Ok(written) if !written.is_empty() && saga::step_of(name) != &**name => format!("{written} {name}"),
-        Ok(written) if !written.is_empty() => written,
-        Ok(_) => {
-            let why = format!("step `{name}`: the key that the call is remembered under is empty");
-            return over(End::refused(Reason::MissingData, why, name));
+    let (key, fingerprint) = match remembered(claim, name, action, act, scope) {
+        Ok(found) => found,
+        Err(Failure { reason, error, .. }) => {
+            return over(End::refused(reason, format!("step `{name}`: {error}"), name));
         }
-        Err(error) => return over(End::refused(Reason::MissingData, format!("step `{name}`: {error}"), name)),
     };
     let now = house.clock.now();
-    let key = CallKey::of(&Pepper::new(house.store.pepper()), &["step", &action.partner().name, &place], &written);
-    let number = IdempotencyKey::of(claim.lease.job, name).number();
+    let number = turn_of(claim, name);
+    // What was undone is not done any more, also where it was a person who said that it is undone.
+    if let Some(before) = saga::round_before(name) {
+        house.insist(|| house.store.end_call(key, turn_of(claim, &before), CallEnd::Undone)).await?;
+    }
     let ask = CallAsk {
         key,
         // The ledger of a job knows whether it may send again; nobody else is asked.
@@ -72,15 +63,8 @@ pub async fn begin(
     };
     match house.insist(|| house.store.begin_call(ask.clone())).await? {
         Called::Ours => Ok(Ok(Turn { key, number })),
-        Called::Before(kept) => match kept.ok().as_ref().and_then(CallAnswer::decode) {
-            Some(CallAnswer { status, body, .. }) => {
-                done_by_another(house, claim, step, Receipt { status, body: body.unwrap_or_default() }, now).await
-            }
-            None => {
-                let why = format!("step `{name}` was done for another job, and its answer cannot be read any more");
-                over(End::refused(Reason::Unreadable, why, name))
-            }
-        },
+        Called::Own(kept) => answered(house, claim, step, kept, Idempotency::Wrap, now).await,
+        Called::Before(kept) => answered(house, claim, step, kept, Idempotency::Shared, now).await,
         Called::Busy { .. } => over(End::of(Outcome::PutOff { until: now + BUSY_PAUSE, waits: Waits::Limit }, name)),
         Called::Other => {
             let why = format!("step `{name}`: another call was made under the same key, with another body");
@@ -95,6 +79,63 @@ pub async fn begin(
     }
 }
 
+/// Under what the call is remembered, and what tells it from another under the same key.
+fn remembered(
+    claim: &Claim,
+    name: &str,
+    action: &dyn Outward,
+    act: &dyn Act,
+    scope: &mut Scope<'_>,
+) -> Result<(CallKey, Fingerprint), Failure> {
+    let Some((place, fingerprint)) = act.fingerprint() else {
+        return Err(Failure::new(Reason::ConfigError, "`idempotency: wrap` is for calls by HTTP"));
+    };
+    let chosen = action.promise().wrap_key.as_ref();
+    let written = match chosen {
+        Some(key) => key.text(scope.names()).map_err(|error| Failure::new(Reason::MissingData, error.to_string()))?,
+        None => scope.names().get("key").and_then(|key| key.as_str()).unwrap_or_default().to_string(),
+    };
+    if written.is_empty() {
+        return Err(Failure::new(Reason::MissingData, "the key that the call is remembered under is empty"));
+    }
+    let about = &scope.payload().about;
+    // A key that a sender gave is his alone: others count in the same way. Schedules share a source, and are told apart by their kind.
+    let (source, kind) = if chosen.is_some() { ("", "") } else { (&*about.source, &*about.kind) };
+    // What undoes a step undoes what this job did. Items differ only where nobody says by what.
+    let own = match (saga::is_undo(name), chosen) {
+        (true, _) => IdempotencyKey::of(claim.lease.job, name).as_str().to_string(),
+        (false, None) if name.contains('[') => name.to_string(),
+        (false, _) => String::new(),
+    };
+    let within = ["step", &action.partner().name, &place, &about.tenant, source, kind, &own];
+    Ok((CallKey::of(&Pepper::new(scope.house().store.pepper()), &within, &written), fingerprint))
+}
+
+/// The same on every attempt of the job.
+fn turn_of(claim: &Claim, line: &str) -> u64 {
+    IdempotencyKey::of(claim.lease.job, line).number()
+}
+
+/// What was undone is not done any more: the key of a call that this job made is free again.
+pub async fn free(
+    house: &House,
+    claim: &Claim,
+    undo: &Undo<'_>,
+    payload: &Payload,
+    scope: &mut Scope<'_>,
+) -> clinch_store::Result<()> {
+    let Some(Kind::Outward(action)) = steps::kind(&undo.step.action) else { return Ok(()) };
+    if action.promise().idempotency != Idempotency::Wrap {
+        return Ok(());
+    }
+    scope.begin(&undo.line);
+    // What cannot be planned any more is nothing that others could ask for.
+    let Ok(act) = action.plan(&undo.line, claim, payload, scope) else { return Ok(()) };
+    let Ok((key, _)) = remembered(claim, &undo.line, action, &*act, scope) else { return Ok(()) };
+    let turn = turn_of(claim, &undo.line);
+    house.insist(|| house.store.end_call(key, turn, CallEnd::Undone)).await.map(drop)
+}
+
 /// It is done, as the ledger of this job says: by a person's word perhaps, of which other jobs should know.
 pub async fn confirm(
     house: &House,
@@ -105,7 +146,9 @@ pub async fn confirm(
     scope: &mut Scope<'_>,
     receipt: &Receipt,
 ) -> clinch_store::Result<()> {
-    if action.promise().idempotency != Idempotency::Wrap {
+    // What another job did is for that one to confirm: it may have undone it.
+    let is_shared = |effect: &Effect| *effect.name == *step.name && effect.class == Idempotency::Shared;
+    if action.promise().idempotency != Idempotency::Wrap || claim.effects.iter().any(is_shared) {
         return Ok(());
     }
     // What cannot be planned any more is nothing that others could ask for.
@@ -116,19 +159,26 @@ pub async fn confirm(
     }
 }
 
-/// The first answer is the step's result in this job too, and its ledger says so.
-async fn done_by_another(
+/// The first answer is the step's result in this job too, and its ledger says so, and whose call it was.
+async fn answered(
     house: &House,
     claim: &Claim,
     step: &Step,
-    receipt: Receipt,
+    kept: Kept,
+    class: Idempotency,
     now: Timestamp,
 ) -> clinch_store::Result<Result<Turn, StepEnd>> {
-    let intent = NewEffect { name: step.name.clone(), class: Idempotency::Wrap, at: now };
+    let name = &step.name;
+    let Some(CallAnswer { status, body, .. }) = kept.ok().as_ref().and_then(CallAnswer::decode) else {
+        let why = format!("step `{name}` was done before, and its answer cannot be read any more");
+        return Ok(Err(StepEnd::Over(End::refused(Reason::Unreadable, why, name))));
+    };
+    let receipt = Receipt { status, body: body.unwrap_or_default() };
+    let intent = NewEffect { name: name.clone(), class, at: now };
     if house.insist(|| house.store.intend(claim.lease, intent.clone())).await? == Held::Lost {
         return Ok(Err(StepEnd::TakenOver));
     }
-    let conclusion = Conclusion { name: step.name.clone(), state: EffectState::Done(receipt.clone()), at: now };
+    let conclusion = Conclusion { name: name.clone(), state: EffectState::Done(receipt.clone()), at: now };
     Ok(Err(StepEnd::Done(receipt, conclusion.into())))
 }
 

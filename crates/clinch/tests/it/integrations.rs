@@ -1,7 +1,7 @@
 //! Partners that throttle, fail and come back: circuits, limits, lookups.
 
 use crate::process::eventually;
-use crate::world::{OK, PATIENCE, Reply, World, worker_with_step};
+use crate::world::{FLOW, OK, PATIENCE, Reply, World, worker_with_step};
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
 use clinch_core::id::JobId;
@@ -251,6 +251,65 @@ async fn d3_a_target_without_keys_is_called_once_for_a_key_whichever_job_comes_f
     assert_eq!(world.target.calls_at("/lead").len(), 1);
     world.post_and_wait("k-9", "{\"id\":9,\"email\":\"b@example.com\"}", Word::Success).await;
     assert_eq!(world.target.calls_at("/lead").len(), 2, "another key is another call");
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_b2_keys_of_two_tenants_never_meet_and_a_senders_key_is_that_of_its_route() {
+    let flow = FLOW.replace("path: /hooks/orders", "path: /hooks/orders\n      tenant_from: header:X-Tenant");
+    let other =
+        flow.replace("name: orders\ntriggers", "name: refunds\ntriggers").replace("/hooks/orders", "/hooks/refunds");
+    let by_default = WRAPPED.replace("      wrap_key: '{{ body.email }}'\n", "");
+    // How many calls there are for the same key of two tenants, and then for the first tenant's on another route.
+    for (step, calls) in [(WRAPPED, [1, 2, 2]), (by_default.as_str(), [1, 2, 3])] {
+        let files = [
+            ("flows/orders.yml", &*flow),
+            ("flows/refunds.yml", &other),
+            ("workers/charge.yml", &worker_with_step(step)),
+        ];
+        let world = World::new(&files).await;
+        for ((path, tenant), calls) in
+            [("/hooks/orders", "acme"), ("/hooks/orders", "globex"), ("/hooks/refunds", "acme")].into_iter().zip(calls)
+        {
+            let headers = [("idempotency-key", "k"), ("x-tenant", tenant)];
+            let taken = world.deliver(path, &headers, "{\"email\":\"a@example.com\"}").await;
+            world.wait(taken.job(), Word::Success).await;
+            assert_eq!(world.target.calls_at("/lead").len(), calls, "{path} of {tenant}");
+        }
+        world.close_and_verify().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_c12_what_is_called_for_each_of_a_list_is_called_once_for_its_key_wherever_it_stands() {
+    let step = "  - name: lead
+    foreach: body.leads
+    http:
+      url: http://TARGET/lead
+      body: {email: '{{ item }}'}
+      idempotency: wrap
+";
+    // Two jobs with the same two addresses, the other way round; without a key of its own each place is a call.
+    for (key, calls) in [("      wrap_key: '{{ item }}'\n", 2), ("", 4)] {
+        let world = World::new(&[("workers/charge.yml", &worker_with_step(&format!("{step}{key}")))]).await;
+        world.post_and_wait("k-1", "{\"leads\":[\"a\",\"b\"]}", Word::Success).await;
+        world.post_and_wait("k-2", "{\"leads\":[\"b\",\"a\"]}", Word::Success).await;
+        assert_eq!(world.target.calls_at("/lead").len(), calls);
+        world.close_and_verify().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_t108_a_call_whose_answer_was_forgotten_is_not_made_again() {
+    let world = wrapped().await;
+    let body = "{\"id\":7,\"email\":\"a@example.com\"}";
+    world.target.script("/lead", [Reply::With { status: 201, headers: &[], body }]);
+    world.post_and_wait("k-1", "{\"id\":1,\"email\":\"a@example.com\"}", Word::Success).await;
+    let (code, said) = world.clinch(&["forget", "--value", "a@example.com", "--reason", "request 4711"]).await;
+    assert!(code == 0 && said.contains("1 answers that were kept for calls are erased"), "{code} {said}");
+    let second = world.post_and_wait("k-2", "{\"id\":2,\"email\":\"a@example.com\"}", Word::Dead).await;
+    assert_eq!(second.row.reason, Some(Reason::Unreadable));
+    assert_eq!(world.target.calls_at("/lead").len(), 1);
     world.close_and_verify().await;
 }
 

@@ -142,6 +142,38 @@ async fn c13_d3_what_was_undone_is_called_again_also_where_clinch_remembers_the_
     world.close_and_verify().await;
 }
 
+/// Its reservation is remembered by the number of the order, whichever job makes it.
+async fn shared() -> World {
+    let said = "body_from: body, idempotency: wrap, wrap_key: '{{ body.order }}'}";
+    let worker = ORDER.replace("TARGET/reserve, body_from: body}", &format!("TARGET/reserve, {said}"));
+    let world = World::new(&[("workers/charge.yml", &worker)]).await;
+    prepare(&world);
+    world
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c13_d3_a_job_does_not_undo_what_another_job_did() {
+    let world = shared().await;
+    world.target.script("/ship", [OK, Reply::Status(422)]);
+    world.post_and_wait("k-1", BODY, Word::Success).await;
+    let dead = world.post_and_wait("k-2", BODY, Word::Dead).await;
+    assert_eq!(asked(&world)[4..], ["POST /note", "POST /charge", "POST /ship", "POST /refund"]);
+    assert_eq!(dead.row.error.as_deref(), Some("step `ship`: the target answered 422; undone: charge"));
+    world.close_and_verify().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c13_d3_what_was_undone_is_called_again_for_another_job_and_undone_again() {
+    let world = shared().await;
+    world.target.script("/ship", [Reply::Status(422), Reply::Status(422), OK]);
+    for key in ["k-1", "k-2"] {
+        world.post_and_wait(key, BODY, Word::Dead).await;
+    }
+    world.post_and_wait("k-3", BODY, Word::Success).await;
+    assert_eq!(asked(&world), [&FORWARD[..], &BACK, &FORWARD, &BACK, &FORWARD].concat());
+    world.close_and_verify().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn c13_p4_undoing_has_attempts_of_its_own() {
     let world = world().await;

@@ -132,7 +132,7 @@ pub(super) fn promise(
             Idempotency::Lookup => {
                 format!("an effect whose answer is lost is asked for: `{name}` must be able to say whether it was done")
             }
-            Idempotency::Wrap => {
+            Idempotency::Wrap | Idempotency::Shared => {
                 "clinch remembers what was done, from now on: what was done before is not known under its key"
                     .to_string()
             }

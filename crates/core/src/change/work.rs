@@ -179,7 +179,7 @@ fn honoured(promise: &Promise) -> Option<Duration> {
     use crate::effect::Idempotency;
     match promise.idempotency {
         Idempotency::Header => promise.honoured_for,
-        Idempotency::Wrap => Some(promise.honoured_for.unwrap_or(WRAPPED_FOR_DEFAULT)),
+        Idempotency::Wrap | Idempotency::Shared => Some(promise.honoured_for.unwrap_or(WRAPPED_FOR_DEFAULT)),
         Idempotency::Natural | Idempotency::Lookup | Idempotency::None => None,
     }
 }

@@ -62,17 +62,22 @@ fn past(row: &Row, ours: impl Fn(Timestamp) -> Timestamp) -> Result<PastCall, Fa
 
 pub(super) async fn end(shared: &Shared, key: &CallKey, turn: u64, end: &CallEnd) -> Result<Held, Fault> {
     let (key, turn) = (key.as_bytes(), turn.cast_signed());
+    // Who lost his job and comes late may tell that it was done, and takes nothing back that another of the same turn has ended since.
     let rows = match end {
         CallEnd::Done(answer) => {
             let sql = "UPDATE call SET state = 1, answer = $3 WHERE key = $1 AND turn = $2 RETURNING turn";
             shared.hands.ask(sql, &[&&key[..], &turn, &&answer[..]]).await?
         }
         CallEnd::Unknown => {
-            let sql = "UPDATE call SET state = 2 WHERE key = $1 AND turn = $2 RETURNING turn";
+            let sql = "UPDATE call SET state = 2 WHERE key = $1 AND turn = $2 AND state <> 1 RETURNING turn";
+            shared.hands.ask(sql, &[&&key[..], &turn]).await?
+        }
+        CallEnd::Undone => {
+            let sql = "DELETE FROM call WHERE key = $1 AND turn = $2 AND state = 1 RETURNING turn";
             shared.hands.ask(sql, &[&&key[..], &turn]).await?
         }
         CallEnd::NotDone => {
-            let sql = "DELETE FROM call WHERE key = $1 AND turn = $2 RETURNING turn";
+            let sql = "DELETE FROM call WHERE key = $1 AND turn = $2 AND state = 0 RETURNING turn";
             shared.hands.ask(sql, &[&&key[..], &turn]).await?
         }
     };

@@ -51,6 +51,7 @@ pub(super) fn class_number(class: Idempotency) -> i16 {
         Idempotency::Natural => 2,
         Idempotency::Lookup => 3,
         Idempotency::Wrap => 4,
+        Idempotency::Shared => 5,
     }
 }
 
@@ -60,6 +61,7 @@ pub(super) fn class(number: i16) -> Idempotency {
         2 => Idempotency::Natural,
         3 => Idempotency::Lookup,
         4 => Idempotency::Wrap,
+        5 => Idempotency::Shared,
         _ => Idempotency::None,
     }
 }

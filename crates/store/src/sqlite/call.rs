@@ -57,6 +57,7 @@ fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {
 
 pub(super) fn end(batch: &Batch<'_>, key: &CallKey, turn: u64, end: &CallEnd) -> rusqlite::Result<Held> {
     let (key, turn) = (key.as_bytes(), turn.cast_signed());
+    // Who lost his job and comes late may tell that it was done, and takes nothing back that another of the same turn has ended since.
     let changed = match end {
         CallEnd::Done(answer) => batch
             .conn
@@ -64,11 +65,16 @@ pub(super) fn end(batch: &Batch<'_>, key: &CallKey, turn: u64, end: &CallEnd) ->
             .execute(params![key, turn, DONE, &answer[..]])?,
         CallEnd::Unknown => batch
             .conn
-            .prepare_cached("UPDATE call SET state = ?3 WHERE key = ?1 AND turn = ?2")?
-            .execute(params![key, turn, UNKNOWN])?,
-        CallEnd::NotDone => {
-            batch.conn.prepare_cached("DELETE FROM call WHERE key = ?1 AND turn = ?2")?.execute(params![key, turn])?
-        }
+            .prepare_cached("UPDATE call SET state = ?3 WHERE key = ?1 AND turn = ?2 AND state <> ?4")?
+            .execute(params![key, turn, UNKNOWN, DONE])?,
+        CallEnd::Undone => batch
+            .conn
+            .prepare_cached("DELETE FROM call WHERE key = ?1 AND turn = ?2 AND state = ?3")?
+            .execute(params![key, turn, DONE])?,
+        CallEnd::NotDone => batch
+            .conn
+            .prepare_cached("DELETE FROM call WHERE key = ?1 AND turn = ?2 AND state = ?3")?
+            .execute(params![key, turn, OPEN])?,
     };
     Ok(if changed > 0 { Held::Held } else { Held::Lost })
 }

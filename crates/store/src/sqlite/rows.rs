@@ -35,6 +35,7 @@ pub(super) fn class_number(class: Idempotency) -> i64 {
         Idempotency::Natural => 2,
         Idempotency::Lookup => 3,
         Idempotency::Wrap => 4,
+        Idempotency::Shared => 5,
     }
 }
 
@@ -44,6 +45,7 @@ pub(super) fn class(number: i64) -> Idempotency {
         2 => Idempotency::Natural,
         3 => Idempotency::Lookup,
         4 => Idempotency::Wrap,
+        5 => Idempotency::Shared,
         _ => Idempotency::None,
     }
 }

@@ -78,6 +78,34 @@ pub async fn d3_what_may_have_happened_is_made_again_only_where_that_is_wanted(w
     }
 }
 
+pub async fn d3_p6_who_comes_late_takes_nothing_back(world: World) {
+    for (of, end) in [("done", done("first")), ("doubtful", CallEnd::Unknown)] {
+        // A worker begins it and loses its job; the next one of that job begins it again, and ends it.
+        for _ in 0..2 {
+            assert_eq!(call(&world, of, 1, later(0)).await, Called::Ours);
+        }
+        assert_eq!(ends(&world, of, 1, end).await, Held::Held);
+        assert_eq!(ends(&world, of, 1, CallEnd::NotDone).await, Held::Lost, "{of}");
+    }
+    assert_eq!(ends(&world, "done", 1, CallEnd::Unknown).await, Held::Lost);
+    assert_eq!(call(&world, "done", 2, later(1)).await, before("first"));
+    assert_eq!(call(&world, "doubtful", 2, later(1)).await, Called::Unknown { since: later(0) });
+    // That it was done is no less true for being told late.
+    assert_eq!(ends(&world, "doubtful", 1, done("late")).await, Held::Held);
+    assert_eq!(call(&world, "doubtful", 2, later(2)).await, before("late"));
+}
+
+pub async fn d3_c13_what_was_undone_is_free_for_who_had_done_it_alone(world: World) {
+    assert_eq!(call(&world, "a", 1, later(0)).await, Called::Ours);
+    assert_eq!(ends(&world, "a", 1, CallEnd::Undone).await, Held::Lost, "it was not done");
+    assert_eq!(ends(&world, "a", 1, done("first")).await, Held::Held);
+    assert_eq!(call(&world, "a", 1, later(1)).await, Called::Own(Ok(Bytes::from_static(b"first"))));
+    assert_eq!(ends(&world, "a", 2, CallEnd::Undone).await, Held::Lost, "another's");
+    assert_eq!(call(&world, "a", 2, later(2)).await, before("first"));
+    assert_eq!(ends(&world, "a", 1, CallEnd::Undone).await, Held::Held);
+    assert_eq!(call(&world, "a", 2, later(3)).await, Called::Ours);
+}
+
 pub async fn d3_of_many_at_once_one_makes_the_call(world: World) {
     let world = Arc::new(world);
     let mut calling = JoinSet::new();

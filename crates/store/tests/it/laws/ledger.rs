@@ -143,11 +143,18 @@ pub async fn every_state_and_class_of_an_effect_reads_back(world: World) {
     let claim = world.take(later(0)).await;
     let given_up = EffectState::GivenUp(Reason::EgressBlocked);
     let states = [done(), EffectState::NotDone, EffectState::Unknown, EffectState::Open, given_up];
-    let classes = [Idempotency::None, Idempotency::Header, Idempotency::Natural];
+    let classes = [
+        Idempotency::None,
+        Idempotency::Header,
+        Idempotency::Natural,
+        Idempotency::Lookup,
+        Idempotency::Wrap,
+        Idempotency::Shared,
+    ];
     let mut expected = Vec::new();
     for (row, state) in (0..).zip(&states) {
         for (column, class) in (0..).zip(classes) {
-            let (name, at) = (format!("{row}-{column}"), later(row * 3 + column));
+            let (name, at) = (format!("{row}-{column}"), later(row * 6 + column));
             world.intends(claim.lease, &name, class, at).await;
             world.concludes(claim.lease, &name, state.clone(), at).await;
             expected.push((name, class, state.clone()));

@@ -87,6 +87,8 @@ macro_rules! every_law {
                 d3_a_call_is_made_once_and_its_answer_is_given_again
                 d3_a_call_that_was_not_done_is_free_at_once
                 d3_what_may_have_happened_is_made_again_only_where_that_is_wanted
+                d3_p6_who_comes_late_takes_nothing_back
+                d3_c13_what_was_undone_is_free_for_who_had_done_it_alone
                 d3_of_many_at_once_one_makes_the_call
                 p9_the_answer_of_a_call_cannot_be_read_without_the_key_of_the_store
                 d3_a_call_is_forgotten_when_its_time_is_over
