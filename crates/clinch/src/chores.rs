@@ -3,11 +3,12 @@
 
 use crate::house::House;
 use clinch_core::audit::{Act, Who};
+use clinch_core::call::CallKey;
 use clinch_core::id::EventId;
 use clinch_core::seal::NotOpened;
 use clinch_core::subject::Subject;
 use clinch_store::read::Contents;
-use clinch_store::{ForgetAsk, StoreError};
+use clinch_store::{ForgetAsk, Kept, StoreError};
 use serde_json::Value;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -181,7 +182,9 @@ async fn walk(house: &House) -> clinch_store::Result<u64> {
 async fn erase(house: House, erasure: Erasure) -> clinch_store::Result<()> {
     let (store, chores) = (&house.store, &house.chores);
     let subject = match &erasure.whose {
-        Whose::Event(event) => return erase_events(&house, &erasure, vec![*event], &event.to_string()).await,
+        Whose::Event(event) => {
+            return erase_found(&house, &erasure, vec![*event], Vec::new(), &event.to_string()).await;
+        }
         Whose::Subject(subject) => subject,
     };
     let mut after = None;
@@ -200,17 +203,36 @@ async fn erase(house: House, erasure: Erasure) -> clinch_store::Result<()> {
         });
         let found: Vec<EventId> = part.iter().filter(|of| is_about(of)).map(|of| of.event).collect();
         if !found.is_empty() {
-            erase_events(&house, &erasure, found, subject.mark()).await?;
+            erase_found(&house, &erasure, found, Vec::new(), subject.mark()).await?;
         }
         tokio::time::sleep(PAUSE).await;
+    }
+    let (mut after, mut answers) = (None, 0);
+    loop {
+        let part = store.answers(after, STEP).await?;
+        let Some((last, _)) = part.last() else { break };
+        after = Some(*last);
+        let is_about = |kept: &Kept| kept.as_ref().is_ok_and(|stored| subject.is_in_answer(stored));
+        let found: Vec<CallKey> = part.iter().filter(|(_, kept)| is_about(kept)).map(|(key, _)| *key).collect();
+        if !found.is_empty() {
+            answers += found.len();
+            erase_found(&house, &erasure, Vec::new(), found, subject.mark()).await?;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    if answers > 0 {
+        let said = if erasure.dry_run { "would be erased" } else { "are erased" };
+        let said = format!("{answers} answers that were kept for calls {said}; the calls are not made again");
+        chores.note(|chore| chore.said.push(said));
     }
     Ok(())
 }
 
-async fn erase_events(
+async fn erase_found(
     house: &House,
     erasure: &Erasure,
     events: Vec<EventId>,
+    answers: Vec<CallKey>,
     subject: &str,
 ) -> clinch_store::Result<()> {
     if erasure.dry_run {
@@ -218,7 +240,7 @@ async fn erase_events(
         return Ok(());
     }
     let record = erasure.who.record(&erasure.reason, house.clock.now());
-    let ask = ForgetAsk { events, subject: subject.into(), record };
+    let ask = ForgetAsk { events, answers, subject: subject.into(), record };
     let erased = house.store.forget(ask).await?;
     house.chores.note(|chore| {
         chore.changed += erased.events;

@@ -15,6 +15,10 @@ impl CallKey {
         CallKey(pepper.mac("clinch call 1", &[scope, &[key]].concat()))
     }
 
+    pub const fn from_bytes(bytes: [u8; 32]) -> CallKey {
+        CallKey(bytes)
+    }
+
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -4,6 +4,7 @@
 //! `hash:` left of it. A phone number is found by its digits, however they are grouped. Not within a longer word or number:
 //! the data of `joanna@example.org` is not that of `anna@example.org`.
 
+use crate::call::CallAnswer;
 use crate::form;
 use crate::key::{self, KeyPart, KeyRule, Pepper};
 use crate::minimise::HashKey;
@@ -98,6 +99,12 @@ impl Subject {
         let texts = texts.chain(about.job_keys.iter().map(String::as_str));
         let mut texts = texts.chain(about.headers.iter().map(|(_, value)| &**value));
         texts.any(|text| self.is_in_text(text)) || self.is_in(&payload.body)
+    }
+
+    /// In the answer of a call, as it is kept.
+    pub fn is_in_answer(&self, stored: &Bytes) -> bool {
+        let Some(answer) = CallAnswer::decode(stored) else { return self.is_in(stored) };
+        answer.headers.iter().any(|(_, value)| self.is_in(value)) || answer.body.is_some_and(|body| self.is_in(&body))
     }
 
     /// In a body: of whatever kind it is, what it says is looked at.
@@ -264,6 +271,16 @@ mod tests {
         assert!(
             Subject::new("bob@example.org", &key()).expect("a value").is_in_event(&Bytes::from("x bob@example.org"))
         );
+    }
+
+    #[test]
+    fn t108_an_answer_is_looked_at_as_a_whole() {
+        let headers = vec![("location".into(), b"/people/eve@example.org".to_vec())];
+        let body = Some(Bytes::from(r#"{"email":"ada\u0040example.org"}"#));
+        let stored = Bytes::from(CallAnswer { status: 201, headers, body }.encode());
+        for (value, found) in [("ada@example.org", true), ("eve@example.org", true), ("mallory", false)] {
+            assert_eq!(Subject::new(value, &key()).expect("a value").is_in_answer(&stored), found, "{value}");
+        }
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl ForgetAsk {
             object: self.subject.clone(),
             job: None,
             before: Value::Null,
-            after: json!({ "events_erased": erased.events, "unfinished_jobs": erased.unfinished }),
+            after: json!({
+                "events_erased": erased.events, "unfinished_jobs": erased.unfinished, "answers_erased": erased.answers,
+            }),
         }
     }
 }

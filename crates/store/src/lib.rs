@@ -579,6 +579,8 @@ pub struct Pruned {
 #[derive(Clone, Debug)]
 pub struct ForgetAsk {
     pub events: Vec<EventId>,
+    /// Answers of calls. That the calls were made stays known.
+    pub answers: Vec<CallKey>,
     /// Recognises whose data it was, to who knows him, and tells nobody else.
     pub subject: String,
     pub record: Record,
@@ -592,6 +594,8 @@ pub struct Forgotten {
     pub unfinished: u64,
     /// Of these, the ones that were running at that moment, with the data in hand.
     pub running: u64,
+    /// Answers of calls that were there and were not erased before.
+    pub answers: u64,
 }
 
 /// A part of a walk over all that is sealed.
@@ -601,7 +605,7 @@ pub struct Resealed {
     pub last: Option<EventId>,
     /// So many were looked at.
     pub events: u64,
-    /// So many places were sealed again: payloads, results, errors.
+    /// So many places were sealed again: payloads, results, errors, answers of calls.
     pub places: u64,
     /// So many do not open and stay as they are.
     pub unreadable: u64,
@@ -726,11 +730,11 @@ pub trait Store: Read {
 
     /// From here on this is written with, and what it knows is read. Refused while a node lives that could not read it.
     async fn use_keys(&self, keys: KeyRing) -> Result<()>;
-    /// Seals the next events again that are not under the active key, a bounded number.
+    /// Seals the next events again that are not under the active key, a bounded number; at the end of the walk the answers of calls.
     async fn reseal(&self, after: Option<EventId>, most: usize) -> Result<Resealed>;
     /// Lets go of the keys that nothing is under and nobody writes with: the store can be opened without them.
     async fn retire_keys(&self) -> Result<Vec<KeyId>>;
-    /// Erases payloads, results and errors of these events, on record. Ids, states, times and hashed keys stay.
+    /// Erases payloads, results and errors of these events, and these answers, on record. Ids, states, times and hashed keys stay.
     async fn forget(&self, ask: ForgetAsk) -> Result<Forgotten>;
 
     /// Waits until this queue may have work: a job became ready, or one comes due. A hint; claiming is the truth.

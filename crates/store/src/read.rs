@@ -11,6 +11,7 @@ use clinch_core::approval::ApprovalId;
 pub use clinch_core::audit::Row as AuditRow;
 use clinch_core::audit::{Broken, Chain, Digest};
 use clinch_core::budget::{Account, Allowance};
+use clinch_core::call::CallKey;
 use clinch_core::control::Control;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectId, EffectWord, LateAnswer};
@@ -410,6 +411,7 @@ pub struct KeyUse {
     /// `None`: from before encryption.
     pub key: Option<KeyId>,
     pub payloads: u64,
+    /// Those of steps, and the answers of calls.
     pub results: u64,
     pub errors: u64,
 }
@@ -570,6 +572,8 @@ pub trait Read: Send + Sync {
     fn health(&self) -> Health;
     /// The next events after this one, with all that is kept of them.
     async fn contents(&self, after: Option<EventId>, most: usize) -> Result<Vec<Contents>>;
+    /// The next answers of calls after this one, which belong to no event.
+    async fn answers(&self, after: Option<CallKey>, most: usize) -> Result<Vec<(CallKey, Kept)>>;
     /// How much is under each key. Looks at everything.
     async fn key_uses(&self) -> Result<Vec<KeyUse>>;
     /// The key that is written with; `None`: nothing is encrypted.

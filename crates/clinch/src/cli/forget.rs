@@ -94,6 +94,9 @@ fn told(chore: &ChoreShow, dry_run: bool) -> String {
     if chore.unreadable > 0 {
         text += &format!("{} events do not open and could not be looked into\n", thousands(chore.unreadable));
     }
+    for note in &chore.notes {
+        text += &format!("{}\n", render::clean(note));
+    }
     text
 }
 

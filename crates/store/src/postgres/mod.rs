@@ -979,6 +979,10 @@ impl Read for PostgresStore {
         sealed::contents(&self.shared, after, most).await.map_err(unread)
     }
 
+    async fn answers(&self, after: Option<CallKey>, most: usize) -> Result<Vec<(CallKey, Kept)>> {
+        sealed::answers(&self.shared, after, most).await.map_err(unread)
+    }
+
     async fn key_uses(&self) -> Result<Vec<KeyUse>> {
         sealed::uses(&self.shared).await.map_err(unread)
     }

@@ -7,8 +7,9 @@ use super::pool::Line;
 use super::rows;
 use super::{Fault, Shared, audit, lock};
 use crate::read::{Contents, KeyUse};
-use crate::seal::{self, Part, Sealer, result_place};
+use crate::seal::{self, Kept, Part, Sealer, result_place};
 use crate::{ForgetAsk, Forgotten, Resealed, StoreError};
+use clinch_core::call::CallKey;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::seal::{FORGOTTEN, HEAD_BYTES, KeyCheck, KeyId, KeyRing, Place};
 use std::collections::HashMap;
@@ -34,6 +35,7 @@ pub(super) async fn unlock(line: &mut Line, sealer: &Sealer, own_boot: i64) -> R
     let keys = admit(line, ring.as_deref(), own_boot).await?;
     if ring.is_some() {
         let all = "INSERT INTO secret (name, value) SELECT $1, '' WHERE NOT EXISTS (SELECT 1 FROM event)
+                       AND NOT EXISTS (SELECT 1 FROM call WHERE answer IS NOT NULL)
                    ON CONFLICT DO NOTHING";
         line.query(all, &[&ALL_SEALED]).await?;
     }
@@ -120,6 +122,12 @@ const LATE: &str = "SELECT job, name, body, fence FROM late_answer WHERE job > $
 const ERRORS: &str =
     "SELECT job, no, started_at, error FROM attempt WHERE job > $1 AND job <= $2 AND error IS NOT NULL";
 
+const ANSWERS: &str = "
+    SELECT key, answer FROM (
+        SELECT key, answer, sum(octet_length(answer)) OVER (ORDER BY key) - octet_length(answer) AS before
+        FROM (SELECT key, answer FROM call WHERE key > $1 AND answer IS NOT NULL ORDER BY key LIMIT $2) AS next
+    ) AS next WHERE before <= $3 ORDER BY key";
+
 /// A part of the walk takes the ids up to its last event; the last part finds no event, and takes all the rest.
 pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize) -> Result<Resealed, Fault> {
     let sealer = &shared.sealer;
@@ -182,7 +190,55 @@ pub(super) async fn reseal(shared: &Shared, after: Option<EventId>, most: usize)
                FROM unnest($1::bigint[], $2::integer[], $3::bytea[], $4::bytea[]) AS new (job, no, old, new)
                WHERE attempt.job = new.job AND attempt.no = new.no AND attempt.error = new.old RETURNING 1";
     sealed.places += line.query(sql, &[&errors.ids, &errors.numbers, &old, &new]).await?.len() as u64;
+    if sealed.last.is_none() {
+        reseal_answers(&mut line, sealer, most, &mut sealed).await?;
+    }
     Ok(sealed)
+}
+
+/// Answers of calls belong to no event: the end of the walk takes them, some at a time.
+async fn reseal_answers(line: &mut Line, sealer: &Sealer, most: i64, sealed: &mut Resealed) -> Result<(), Fault> {
+    let mut after = None;
+    loop {
+        let found = kept(line, after, most).await?;
+        let Some((last, _)) = found.last() else { return Ok(()) };
+        after = Some(*last);
+        let (mut swaps, mut keys) = (Swaps::default(), Vec::new());
+        for (key, answer) in &found {
+            if swaps.add(sealed, sealer, Place::Answer(key), answer) {
+                keys.push(&key.as_bytes()[..]);
+            }
+        }
+        let (old, new) = swaps.columns();
+        let sql =
+            "UPDATE call SET answer = new.new FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) AS new (key, old, new)
+                   WHERE call.key = new.key AND call.answer = new.old RETURNING 1";
+        sealed.places += line.query(sql, &[&keys, &old, &new]).await?.len() as u64;
+    }
+}
+
+/// The next answers of calls, as they are stored.
+async fn kept(line: &mut Line, after: Option<CallKey>, most: i64) -> Result<Vec<(CallKey, Vec<u8>)>, Fault> {
+    let after = after.as_ref().map_or(&[][..], |key| key.as_bytes());
+    let mut found = Vec::new();
+    for row in &line.query(ANSWERS, &[&after, &most, &BYTES_MAX]).await? {
+        found.push((call_key(row.try_get(0)?)?, row.try_get(1)?));
+    }
+    Ok(found)
+}
+
+fn call_key(bytes: &[u8]) -> Result<CallKey, Fault> {
+    bytes.try_into().map(CallKey::from_bytes).map_err(|_| Fault::Damaged("the key of a call"))
+}
+
+pub(super) async fn answers(
+    shared: &Shared,
+    after: Option<CallKey>,
+    most: usize,
+) -> Result<Vec<(CallKey, Kept)>, Fault> {
+    let mut line = shared.eyes.line().await?;
+    let kept = kept(&mut line, after, i64::try_from(most).unwrap_or(i64::MAX)).await?.into_iter();
+    Ok(kept.map(|(key, answer)| (key, shared.sealer.open(Place::Answer(&key), &answer))).collect())
 }
 
 /// In parts: no statement looks at everything.
@@ -214,6 +270,24 @@ pub(super) async fn uses(shared: &Shared) -> Result<Vec<KeyUse>, Fault> {
                 Some(last) => after = last,
                 None => break,
             }
+        }
+    }
+    let sql = format!(
+        "WITH part AS (
+             SELECT key, substring(answer FROM 1 FOR {HEAD_BYTES}) AS head FROM call WHERE key > $1 ORDER BY key LIMIT $2
+         ) SELECT head, count(*), (SELECT key FROM part ORDER BY key DESC LIMIT 1) FROM part GROUP BY head"
+    );
+    let mut after: Vec<u8> = Vec::new();
+    loop {
+        let rows = shared.eyes.ask(&sql, &[&&after[..], &COUNT_ROWS_MAX]).await?;
+        for row in &rows {
+            if let Some(head) = row.try_get::<_, Option<&[u8]>>(0)? {
+                KeyUse::add(&mut uses, head, rows::big_count(row, 1)?, |of| &mut of.results);
+            }
+        }
+        match rows.first() {
+            Some(row) => after = row.try_get(2)?,
+            None => break,
         }
     }
     Ok(uses)
@@ -321,7 +395,10 @@ async fn forget_once(shared: &Shared, ask: &ForgetAsk) -> Result<Forgotten, Faul
     if let Some(row) = rows.first() {
         (told.unfinished, told.running) = (rows::big_count(row, 0)?, rows::big_count(row, 1)?);
     }
-    if told.events > 0 {
+    let answers: Vec<&[u8]> = ask.answers.iter().map(|key| &key.as_bytes()[..]).collect();
+    let sql = "UPDATE call SET answer = $2 WHERE key = ANY($1) AND answer <> $2 RETURNING 1";
+    told.answers = line.query(sql, &[&answers, &mark]).await?.len() as u64;
+    if told.events + told.answers > 0 {
         audit::append(&mut line, [&(ask.act(&told), ask.record.clone())]).await?;
     }
     line.commit().await?;

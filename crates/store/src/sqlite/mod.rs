@@ -679,7 +679,19 @@ impl Store for SqliteStore {
             true => 0,
             false => self.shared.write(move |batch| sealed::write(batch, &rows)).await?,
         };
-        Ok(Resealed { last, events, places, unreadable })
+        let mut sealed = Resealed { last, events, places, unreadable };
+        // Answers of calls belong to no event: the end of the walk takes them, some at a time.
+        let (mut is_over, mut after) = (last.is_some(), None);
+        while !is_over {
+            let sealer = self.shared.sealer.clone();
+            let (swaps, last) = self.readers.ask(move |conn| sealed::answer_swaps(conn, &sealer, after, most)).await?;
+            sealed.unreadable += swaps.unreadable;
+            if !swaps.rows.is_empty() {
+                sealed.places += self.shared.write(move |batch| sealed::write(batch, &swaps.rows)).await?;
+            }
+            (is_over, after) = (last.is_none(), last);
+        }
+        Ok(sealed)
     }
 
     async fn retire_keys(&self) -> Result<Vec<KeyId>> {
@@ -931,6 +943,11 @@ impl Read for SqliteStore {
         let sealer = self.shared.sealer.clone();
         let after = after.map_or(0, |event| event.number().cast_signed());
         self.readers.ask(move |conn| sealed::contents(conn, &sealer, after, most)).await
+    }
+
+    async fn answers(&self, after: Option<CallKey>, most: usize) -> Result<Vec<(CallKey, Kept)>> {
+        let sealer = self.shared.sealer.clone();
+        self.readers.ask(move |conn| sealed::answers(conn, &sealer, after, most)).await
     }
 
     async fn key_uses(&self) -> Result<Vec<KeyUse>> {

@@ -4,8 +4,9 @@ use super::memory::Settled;
 use super::writer::{Batch, lock};
 use super::{audit, open_error};
 use crate::read::{Contents, KeyUse};
-use crate::seal::{self, Part, Sealer, result_place};
+use crate::seal::{self, Kept, Part, Sealer, result_place};
 use crate::{ForgetAsk, Forgotten, Result};
+use clinch_core::call::CallKey;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::seal::{FORGOTTEN, HEAD_BYTES, KeyCheck, KeyId, KeyRing, Place};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
@@ -41,7 +42,9 @@ pub(super) fn unlock(conn: &Connection, sealer: &Sealer) -> Result<()> {
     let ring = sealer.ring();
     seal::refuse_unknown(ring.as_deref(), &checks(conn).map_err(open_error)?)?;
     let note = |ring: &KeyRing| -> rusqlite::Result<()> {
-        if conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM event)", [], |row| row.get(0))? {
+        let is_empty =
+            "SELECT NOT EXISTS (SELECT 1 FROM event) AND NOT EXISTS (SELECT 1 FROM call WHERE answer IS NOT NULL)";
+        if conn.query_row(is_empty, [], |row| row.get(0))? {
             put(conn, ALL_SEALED, &[])?;
         }
         note_key(conn, ring)
@@ -77,6 +80,7 @@ enum Id {
     Step(String),
     Attempt(u32),
     Late(String, i64),
+    Call(CallKey),
 }
 
 #[derive(Default)]
@@ -156,6 +160,54 @@ pub(super) fn swaps(conn: &Connection, sealer: &Sealer, after: i64, most: usize)
     Ok(found)
 }
 
+/// The next answers of calls, as they are stored.
+fn kept(conn: &Connection, after: Option<CallKey>, most: usize) -> rusqlite::Result<Vec<(CallKey, Vec<u8>)>> {
+    let mut found = Vec::new();
+    let mut bytes = 0;
+    let sql = "SELECT key, answer FROM call WHERE key > ?1 AND answer IS NOT NULL ORDER BY key LIMIT ?2";
+    let mut rows = conn.prepare_cached(sql)?;
+    let after = after.as_ref().map_or(&[][..], |key| key.as_bytes());
+    let mut rows = rows.query(params![after, i64::try_from(most).unwrap_or(i64::MAX)])?;
+    while bytes <= BYTES_MAX
+        && let Some(row) = rows.next()?
+    {
+        let answer: Vec<u8> = row.get(1)?;
+        bytes += answer.len();
+        found.push((CallKey::from_bytes(row.get(0)?), answer));
+    }
+    Ok(found)
+}
+
+/// What of the next answers of calls is not under the active key, sealed again, and the last of them; nothing is written yet.
+pub(super) fn answer_swaps(
+    conn: &Connection,
+    sealer: &Sealer,
+    after: Option<CallKey>,
+    most: usize,
+) -> rusqlite::Result<(Swaps, Option<CallKey>)> {
+    let mut found = Swaps::default();
+    let kept = kept(conn, after, most)?;
+    for (key, answer) in &kept {
+        found.add(sealer, Place::Answer(key), answer, || Swap {
+            sql: "UPDATE call SET answer = ?3 WHERE key = ?2 AND answer = ?4 AND ?1 = 0",
+            ids: (0, Some(Id::Call(*key))),
+            old: answer.clone(),
+            new: Vec::new(),
+        });
+    }
+    Ok((found, kept.last().map(|(key, _)| *key)))
+}
+
+pub(super) fn answers(
+    conn: &Connection,
+    sealer: &Sealer,
+    after: Option<CallKey>,
+    most: usize,
+) -> rusqlite::Result<Vec<(CallKey, Kept)>> {
+    let kept = kept(conn, after, most)?.into_iter();
+    Ok(kept.map(|(key, answer)| (key, sealer.open(Place::Answer(&key), &answer))).collect())
+}
+
 impl Swaps {
     fn add(&mut self, sealer: &Sealer, place: Place<'_>, stored: &[u8], swap: impl FnOnce() -> Swap) {
         match sealer.again(place, stored) {
@@ -176,6 +228,7 @@ pub(super) fn write(batch: &Batch<'_>, swaps: &[Swap]) -> rusqlite::Result<u64> 
             None => statement.execute(params![row, None::<i64>, swap.new, swap.old])?,
             Some(Id::Step(step)) => statement.execute(params![row, step, swap.new, swap.old])?,
             Some(Id::Late(step, fence)) => statement.execute(params![row, step, swap.new, swap.old, fence])?,
+            Some(Id::Call(key)) => statement.execute(params![row, key.as_bytes(), swap.new, swap.old])?,
             Some(Id::Attempt(no)) => statement.execute(params![row, no, swap.new, swap.old])?,
         } as u64;
     }
@@ -184,10 +237,11 @@ pub(super) fn write(batch: &Batch<'_>, swaps: &[Swap]) -> rusqlite::Result<u64> 
 
 pub(super) fn uses(conn: &Connection) -> rusqlite::Result<Vec<KeyUse>> {
     let mut uses: Vec<KeyUse> = Vec::new();
-    let columns: [(&str, &str, Part); 4] = [
+    let columns: [(&str, &str, Part); 5] = [
         ("payload", "event", |of| &mut of.payloads),
         ("body", "effect", |of| &mut of.results),
         ("body", "late_answer", |of| &mut of.results),
+        ("answer", "call", |of| &mut of.results),
         ("error", "attempt", |of| &mut of.errors),
     ];
     for (column, table, part) in columns {
@@ -261,7 +315,7 @@ pub(super) fn forget(batch: &mut Batch<'_>, ask: &ForgetAsk) -> rusqlite::Result
     let erased = erase(batch, ask);
     batch.conn.execute_batch("PRAGMA secure_delete = OFF")?;
     let erased = erased?;
-    if erased.events > 0 {
+    if erased.events + erased.answers > 0 {
         batch.shared.cut_log();
         audit::append(batch, &ask.act(&erased), &ask.record)?;
     }
@@ -295,6 +349,10 @@ fn erase(batch: &mut Batch<'_>, ask: &ForgetAsk) -> rusqlite::Result<Forgotten> 
         erased.unfinished += unfinished;
         erased.running += running;
         batch.changes.push(Settled::Erased { first: of_event.0, last: of_event.1 });
+    }
+    for key in &ask.answers {
+        let sql = "UPDATE call SET answer = ?2 WHERE key = ?1 AND answer <> ?2";
+        erased.answers += batch.conn.prepare_cached(sql)?.execute(params![key.as_bytes(), FORGOTTEN])? as u64;
     }
     Ok(erased)
 }

@@ -347,6 +347,9 @@ macro_rules! every_law {
                 t108_what_is_forgotten_is_gone_and_the_books_stay
                 t108_a_job_whose_data_is_forgotten_is_claimed_without_it
                 t108_what_is_forgotten_is_not_sealed_again
+                t106_answers_of_calls_are_under_a_key_and_sealed_again
+                k2_answers_from_before_encryption_are_read_and_sealed_by_a_rotation
+                t108_an_answer_is_forgotten_and_its_call_stays_made
             }
             read {
                 a_list_shows_the_newest_first

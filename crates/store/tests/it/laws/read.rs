@@ -211,7 +211,12 @@ pub async fn i1_an_event_is_found_by_what_was_said_of_it_until_it_is_gone(world:
     assert_eq!(found("order 7").await, [first]);
     assert_eq!(found("eve@example.org").await, [], "a duplicate is not an event");
     assert_eq!(world.found_by(handle("ada@example.org"), 1).await.expect("read"), [second]);
-    let ask = ForgetAsk { events: vec![second], subject: "h_1".into(), record: by("maya", "asked for", later(3)) };
+    let ask = ForgetAsk {
+        events: vec![second],
+        answers: Vec::new(),
+        subject: "h_1".into(),
+        record: by("maya", "asked for", later(3)),
+    };
     assert_eq!(world.forget(ask).await.expect("forgotten").events, 1);
     assert_eq!(found("ada@example.org").await, [first], "what was forgotten is not found");
     for _ in 0..3 {

@@ -283,7 +283,7 @@ pub async fn p9_a_late_answer_cannot_be_read_without_the_key_and_is_forgotten_wi
 
     let events = vec![world.story(sleeper.job).await.row.event];
     let at = later(1_300);
-    let ask = ForgetAsk { events, subject: "s".into(), record: by("alice", "asked for it", at) };
+    let ask = ForgetAsk { events, answers: Vec::new(), subject: "s".into(), record: by("alice", "asked for it", at) };
     world.forget(ask).await.expect("erased");
     let erased = Receipt { status: 200, body: Default::default() };
     assert_eq!(world.story(sleeper.job).await.late[0].state, EffectState::Done(erased.clone()));

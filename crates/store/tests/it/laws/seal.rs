@@ -2,11 +2,13 @@
 
 use super::*;
 use bytes::Bytes;
+use clinch_core::call::{CallKey, Caller};
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::id::EventId;
+use clinch_core::key::{Fingerprint, Pepper};
 use clinch_core::seal::NotOpened;
 use clinch_store::read::KeyUse;
-use clinch_store::{Accepted, ForgetAsk, Forgotten, NewEvent, Settlement};
+use clinch_store::{Accepted, CallAsk, CallEnd, Called, ForgetAsk, Forgotten, NewEvent, Settlement};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -259,6 +261,7 @@ pub async fn k2_what_was_written_before_encryption_is_read_and_sealed_by_a_rotat
 fn forget(events: &[EventId]) -> ForgetAsk {
     ForgetAsk {
         events: events.to_vec(),
+        answers: Vec::new(),
         subject: "h_0123".into(),
         record: by("alice", "asked for by letter", later(70)),
     }
@@ -274,7 +277,7 @@ pub async fn t108_what_is_forgotten_is_gone_and_the_books_stay(world: World) {
     });
     assert_eq!(contents.iter().map(|of| of.event).collect::<Vec<_>>(), [gone.event]);
     let erased = world.forget(forget(&[gone.event])).await.expect("erased");
-    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 0 });
+    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 0, answers: 0 });
     assert_eq!(
         world.forget(forget(&[gone.event])).await.expect("asked"),
         Forgotten::default(),
@@ -305,7 +308,7 @@ pub async fn t108_what_is_forgotten_is_gone_and_the_books_stay(world: World) {
 pub async fn t108_a_job_whose_data_is_forgotten_is_claimed_without_it(world: World) {
     let waiting = world.accepted(about(EMAIL, "waiting")).await;
     let erased = world.forget(forget(&[waiting.event])).await.expect("erased");
-    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 0 });
+    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 0, answers: 0 });
     let claim = world.take(later(80)).await;
     assert_eq!((claim.lease.job, claim.payload), (waiting.job, Err(NotOpened::Forgotten)));
     let erased = world.forget(forget(&[waiting.event])).await.expect("asked");
@@ -314,11 +317,11 @@ pub async fn t108_a_job_whose_data_is_forgotten_is_claimed_without_it(world: Wor
     let running = world.accepted(about(EMAIL, "running")).await;
     let lease = world.take(later(80)).await.lease;
     let erased = world.forget(forget(&[running.event])).await.expect("erased");
-    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 1 });
+    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 1, answers: 0 });
     // What it writes down afterwards is found and goes as well.
     world.settles(lease, Settlement { error: Some(EMAIL.into()), ..failed(later(81), later(90)) }).await;
     let erased = world.forget(forget(&[running.event])).await.expect("erased");
-    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 0 });
+    assert_eq!(erased, Forgotten { events: 1, unfinished: 1, running: 0, answers: 0 });
     assert!(!format!("{:?}", world.story(running.job).await).contains("lovelace"));
 }
 
@@ -330,4 +333,73 @@ pub async fn t108_what_is_forgotten_is_not_sealed_again(world: World) {
     assert_eq!(uses(&world).await, []);
     assert_eq!(world.retire_keys().await.expect("retired"), [ring(KEY, &[]).active()]);
     assert_eq!(world.story(gone.job).await.payload, Err(NotOpened::Forgotten));
+}
+
+fn call_key(nth: usize) -> CallKey {
+    CallKey::of(&Pepper::new(&PEPPER), &["somebody"], &nth.to_string())
+}
+
+async fn begins(world: &World, nth: usize, turn: u64) -> Called {
+    let caller = Caller { fingerprint: Fingerprint::of("POST /", b"{}"), turn, resends: false };
+    let ask = CallAsk { key: call_key(nth), caller, at: later(0), until: later(30), expires: later(3_600) };
+    world.begin_call(ask).await.expect("answered")
+}
+
+/// So many calls whose answers are about somebody.
+async fn called(world: &World, calls: usize) {
+    for nth in 0..calls {
+        assert_eq!(begins(world, nth, 1).await, Called::Ours);
+        let answer = Bytes::from(format!("answer-of {EMAIL}"));
+        world.end_call(call_key(nth), 1, CallEnd::Done(answer)).await.expect("kept");
+    }
+}
+
+async fn check_kept(world: &World, calls: usize) {
+    for nth in 0..calls {
+        assert_eq!(begins(world, nth, 2).await, Called::Before(Ok(Bytes::from(format!("answer-of {EMAIL}")))));
+    }
+}
+
+pub async fn t106_answers_of_calls_are_under_a_key_and_sealed_again(world: World) {
+    called(&world, 5).await;
+    let of = |key| KeyUse { key, payloads: 0, results: 5, errors: 0 };
+    assert_eq!(uses(&world).await, [of(world.active_key())]);
+    world.use_keys(ring(OTHER_KEY, &[KEY])).await.expect("taken up");
+    assert_eq!(world.retire_keys().await.expect("looked"), [], "answers are under it");
+    assert_eq!(reseal_all(&world, 2).await, 5);
+    assert_eq!(reseal_all(&world, 2).await, 0);
+    assert_eq!(uses(&world).await, [of(world.active_key())]);
+    assert_eq!(world.retire_keys().await.expect("retired"), [ring(KEY, &[]).active()]);
+    check_kept(&world.restarted(keys(OTHER_KEY)).await, 5).await;
+}
+
+pub async fn k2_answers_from_before_encryption_are_read_and_sealed_by_a_rotation(world: World) {
+    let world = world.emptied(None).await;
+    called(&world, 1).await;
+    let world = world.restarted(keys(KEY)).await;
+    check_kept(&world, 1).await;
+    assert_eq!(reseal_all(&world, 10).await, 1);
+    assert_eq!(world.retire_keys().await.expect("looked"), []);
+    check_kept(&world, 1).await;
+    assert_eq!(uses(&world).await, [KeyUse { key: world.active_key(), payloads: 0, results: 1, errors: 0 }]);
+}
+
+pub async fn t108_an_answer_is_forgotten_and_its_call_stays_made(world: World) {
+    called(&world, 3).await;
+    let mut found = world.answers(None, 2).await.expect("read");
+    found.extend(world.answers(found.last().map(|(key, _)| *key), 2).await.expect("read"));
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|(_, kept)| String::from_utf8_lossy(opened(kept)).contains(EMAIL)));
+    let ask = ForgetAsk { answers: vec![call_key(0), call_key(2)], ..forget(&[]) };
+    let erased = world.forget(ask.clone()).await.expect("erased");
+    assert_eq!(erased, Forgotten { answers: 2, ..Forgotten::default() });
+    assert_eq!(world.forget(ask).await.expect("asked"), Forgotten::default(), "nothing is left of it");
+    for (nth, is_kept) in [(0, false), (1, true), (2, false)] {
+        let Called::Before(kept) = begins(&world, nth, 2).await else { panic!("it was made") };
+        assert_eq!(kept.err(), (!is_kept).then_some(NotOpened::Forgotten));
+    }
+    let audit = world.record().await;
+    assert_eq!(audit.iter().filter(|row| row.action == "data.forget").count(), 1);
+    world.use_keys(ring(OTHER_KEY, &[KEY])).await.expect("taken up");
+    assert_eq!(reseal_all(&world, 10).await, 1);
 }

@@ -96,7 +96,7 @@ pub async fn h2_a_trace_leads_to_the_events_that_it_began_with(world: World) {
 pub async fn h2_an_event_that_was_forgotten_keeps_its_trace(world: World) {
     let accepted = world.accepted(event("k")).await;
     let record = by("maya", "asked for", later(1));
-    let ask = ForgetAsk { events: vec![accepted.event], subject: "h_1".into(), record };
+    let ask = ForgetAsk { events: vec![accepted.event], answers: Vec::new(), subject: "h_1".into(), record };
     assert_eq!(world.forget(ask).await.expect("forgotten").events, 1);
     for world in [world.after_a_kill().await, world] {
         assert_eq!(world.story(accepted.job).await.row.trace, accepted.trace);
