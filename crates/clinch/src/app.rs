@@ -166,6 +166,7 @@ pub async fn start(options: Options) -> Result<App, StartError> {
         admin: certificate(&options, options.admin_tls.as_ref(), settings.admin_tls.as_ref())?,
     };
     let io = |error: std::io::Error| StartError::Io(error.to_string());
+    refuse_others(&options).await?;
     make_private(&options.data_dir).map_err(io)?;
     let clock: Arc<dyn Clock> = match &options.rehearsal {
         Some(rehearsal) => rehearsal.clock.clone(),
@@ -382,6 +383,25 @@ async fn open_store(
     };
     let store = SqliteStore::open(&directory, secret_bytes(), ring(&keys)?).await?;
     Ok((Arc::new(store), keys))
+}
+
+/// A proxy and a server share no store: what one of them started with would be live for the other, and be kept as long as that says.
+async fn refuse_others(options: &Options) -> Result<(), StartError> {
+    let first = match options.database() {
+        Some(url) => postgres::first_files(url).await?,
+        None => sqlite::first_files(&store_directory(options)?)?,
+    };
+    let Some(first) = first.and_then(|json| Files::from_json(&json).ok()) else { return Ok(()) };
+    let said = match (options.proxy.is_some(), proxy::Rules::wrote(&first)) {
+        (true, false) => {
+            "it is the store of a `clinch serve`; give the proxy one of its own with --store (CLINCH_STORE), or leave that out"
+        }
+        (false, true) => {
+            "it is the store of a `clinch proxy`; give the server one of its own with --store (CLINCH_STORE)"
+        }
+        _ => return Ok(()),
+    };
+    Err(StoreError::Open(said.into()).into())
 }
 
 fn store_directory(options: &Options) -> Result<PathBuf, StartError> {

@@ -8,18 +8,23 @@ use clinch_core::attempt::is_of_gateway;
 use clinch_core::call::{CallAnswer, CallKey, Caller};
 use clinch_core::effect::Idempotency;
 use clinch_core::key::Fingerprint;
-use clinch_store::{CallAsk, CallEnd, Called, Held};
+use clinch_store::{CallAsk, CallEnd, Called, Held, StoreError};
 use http::header::{DATE, SET_COOKIE};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 /// A longer answer is neither kept nor handed on.
 pub const ANSWER_BYTES_MAX: usize = 10 << 20;
 /// After the time that a call may take, so long to write down how it ended.
 const WRITE_MAX: Duration = Duration::from_secs(10);
+/// So often a store is asked whether a call may be made, if its answer was lost: it may have been a yes.
+const ASKS_MAX: u32 = 3;
+const ASK_PAUSE: Duration = Duration::from_millis(100);
+/// So many turns that may have been given are given back at a time. The key of one more is taken until its time is over.
+const GIVEN_BACK_MAX: usize = 1_000;
 
 pub struct Call {
     pub key: CallKey,
@@ -32,6 +37,7 @@ pub struct Calls {
     http: Arc<HttpClient>,
     rules: Rules,
     tasks: TaskTracker,
+    giving_back: Arc<Semaphore>,
     under_way: Mutex<HashMap<CallKey, UnderWay>>,
 }
 
@@ -43,7 +49,8 @@ struct UnderWay {
 
 impl Calls {
     pub fn new(house: House, http: Arc<HttpClient>, rules: Rules, tasks: TaskTracker) -> Calls {
-        Calls { house, http, rules, tasks, under_way: Mutex::default() }
+        let giving_back = Arc::new(Semaphore::new(GIVEN_BACK_MAX));
+        Calls { house, http, rules, tasks, giving_back, under_way: Mutex::default() }
     }
 
     /// The end of this call, whoever makes it.
@@ -95,7 +102,7 @@ impl Calls {
             until: now + self.rules.timeout + WRITE_MAX,
             expires: now + self.rules.keep,
         };
-        match self.house.store.begin_call(ask).await {
+        match self.begin(ask).await {
             Ok(Called::Ours) => {}
             Ok(Called::Before(Ok(kept)) | Called::Own(Ok(kept))) => {
                 return CallAnswer::decode(&kept).map_or(Answer::Unreadable, Answer::kept);
@@ -109,6 +116,7 @@ impl Calls {
             Ok(Called::Unknown { since }) => return Answer::Unknown(since),
             Err(error) => {
                 tracing::debug!("a call was refused: {error}");
+                self.give_back(call.key, turn);
                 return Answer::StoreDown;
             }
         }
@@ -132,6 +140,35 @@ impl Calls {
             Ok(forwarded) => Answer::made(forwarded),
             Err(sent) => Answer::failed(sent),
         }
+    }
+}
+
+impl Calls {
+    /// Under the same turn, so that a yes that was lost is given again.
+    async fn begin(&self, ask: CallAsk) -> clinch_store::Result<Called> {
+        for _ in 1..ASKS_MAX {
+            match self.house.store.begin_call(ask.clone()).await {
+                Err(StoreError::Unavailable(why)) => {
+                    tracing::debug!("the store is asked again: {why}");
+                    tokio::time::sleep(ASK_PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
+        self.house.store.begin_call(ask).await
+    }
+
+    /// Nothing was sent, and the turn may be ours all the same: the key is free again as soon as the store can write.
+    fn give_back(&self, key: CallKey, turn: u64) {
+        let Ok(permit) = self.giving_back.clone().try_acquire_owned() else { return };
+        let house = self.house.clone();
+        self.tasks.spawn(async move {
+            let given = house.insist(|| house.store.end_call(key, turn, CallEnd::NotDone)).await;
+            if let Err(error) = given {
+                tracing::warn!("the key of a call that was not made may be taken for a while: {error}");
+            }
+            drop(permit);
+        });
     }
 }
 

@@ -23,7 +23,7 @@ use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -34,6 +34,8 @@ use tokio_util::task::TaskTracker;
 
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:7410";
 pub const KEY_CHARS_MAX: usize = 255;
+/// What is said where no key file is named.
+const NO_KEY_FILE: &str = "version: 1";
 /// The body of a request has to be here within this time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -59,7 +61,18 @@ impl Rules {
     /// What a workspace would say of it.
     pub fn files(&self) -> Files {
         let encryption = self.key_file.as_ref().map(|file| json!({"encryption": {"file": file}}).to_string());
-        Files(vec![("clinch.yml".into(), encryption.unwrap_or_else(|| "version: 1".into()))])
+        Files(vec![("clinch.yml".into(), encryption.unwrap_or_else(|| NO_KEY_FILE.into()))])
+    }
+
+    /// Did a proxy write this, whatever it is in front of?
+    pub fn wrote(files: &Files) -> bool {
+        let [(path, text)] = &files.0[..] else { return false };
+        let names_a_key = || {
+            let said: Value = serde_json::from_str(text).unwrap_or_default();
+            let file = &said["encryption"]["file"];
+            file.is_string() && said == json!({"encryption": {"file": file}})
+        };
+        path == "clinch.yml" && (text == NO_KEY_FILE || names_a_key())
     }
 
     fn uri(&self, asked: Option<&PathAndQuery>) -> Option<Uri> {

@@ -2,13 +2,15 @@
 
 use super::nodes::{KEY, shared_postgres};
 use super::process::{PATIENCE, client, eventually};
-use super::world::{Answer, Reply, Target, World};
+use super::world::{Answer, Reply, Target, USUAL, World};
 use clinch::app::{self, App, Options, Roles};
 use clinch::proxy::Rules;
+use clinch_testbed::{Fate, Proxy};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::task::JoinSet;
@@ -215,6 +217,79 @@ async fn d3_without_a_key_a_call_is_handed_on_or_refused_and_questions_always_pa
     let big = "x".repeat((1 << 20) + 1);
     post(&front.url("/leads"), "k-2", &big).await.check_problem(413, "too-large");
     assert_eq!(front.made(), 4);
+}
+
+/// A server comes to the store of a proxy, and a proxy to that of a server.
+async fn check_apart(store: impl Fn(&World) -> String) {
+    for first_is_proxy in [true, false] {
+        let world = World::unopened(&USUAL).await;
+        let store = store(&world);
+        let options = |is_proxy: bool| Options {
+            store: Some(store.clone()),
+            proxy: is_proxy.then(|| rules(&world.target)),
+            ..world.options(if is_proxy { ROLES } else { Roles::ALL })
+        };
+        let first = app::start(options(first_is_proxy)).await.unwrap_or_else(|error| panic!("{error}"));
+        let before = (first.house.store.live_version().await.unwrap(), first.house.store.key_uses().await.unwrap());
+        first.stop().await;
+        let refused = app::start(options(!first_is_proxy)).await.err().expect("it is another's").to_string();
+        let whose = if first_is_proxy { "clinch proxy" } else { "clinch serve" };
+        assert!(refused.contains(whose) && refused.contains("--store"), "{refused}");
+        let again = app::start(options(first_is_proxy)).await.unwrap_or_else(|error| panic!("{error}"));
+        let after = (again.house.store.live_version().await.unwrap(), again.house.store.key_uses().await.unwrap());
+        assert_eq!(before, after, "nothing was changed");
+        again.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_p12_a_proxy_and_a_server_share_no_store() {
+    check_apart(|world| format!("sqlite:{}", world.data_dir().join("store").display())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_p12_a_proxy_and_a_server_share_no_database() {
+    let made = AtomicU32::new(0);
+    check_apart(|_| {
+        let nth = made.fetch_add(1, Ordering::Relaxed);
+        let name = format!("apart_{}_{nth}", std::process::id());
+        tokio::task::block_in_place(|| shared_postgres().create_database(&name));
+        shared_postgres().url(&name)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d3_a_lost_answer_of_the_store_takes_no_key() {
+    let name = format!("proxy_lost_{}", std::process::id());
+    tokio::task::block_in_place(|| shared_postgres().create_database(&name));
+    let wire = Proxy::to(shared_postgres().port()).await;
+    let mut front = Front { world: World::unopened(&[]).await, app: None };
+    let options = Options {
+        store: Some(format!("postgres://clinch@127.0.0.1:{}/{name}", wire.port)),
+        proxy: Some(rules(&front.world.target)),
+        ..front.world.options(ROLES)
+    };
+    front.app = Some(app::start(options).await.unwrap_or_else(|error| panic!("{error}")));
+    // The turn is written down and the word of it is lost: once, and more often than the proxy asks.
+    for (key, lost, statuses) in [("k-1", 1, [201, 201]), ("k-2", 3, [503, 201])] {
+        let left = AtomicU32::new(lost);
+        wire.at_commits(move |sql| {
+            let one_less = |left: u32| left.checked_sub(1);
+            let is_one = sql.contains("INSERT INTO call");
+            let is_lost = is_one && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok();
+            if is_lost { Fate::Cut } else { Fate::Pass }
+        });
+        front.world.target.script("/leads", [CREATED]);
+        assert_eq!(front.post(key, "{}").await.status, statuses[0], "{key}");
+        eventually("the key is free again", PATIENCE, async || {
+            let answer = front.post(key, "{}").await;
+            assert!([409, 503, 201].contains(&answer.status), "{answer:?}");
+            answer.status == statuses[1]
+        })
+        .await;
+    }
+    assert_eq!(front.made(), 2);
 }
 
 /// The real binary.

@@ -1,8 +1,8 @@
 //! Makes a workspace live. Who asks at the same time waits for the row of the live one.
 
+use super::link::Link;
 use super::pool::{Line, Pool};
-use super::rows;
-use super::{Fault, Shared, audit};
+use super::{Fault, Shared, audit, migrate, param, rows};
 use crate::VersionId;
 use crate::activate::{ActivateAsk, Activated, Standing};
 use std::sync::Arc;
@@ -34,6 +34,18 @@ pub(super) async fn activate(shared: &Shared, ask: &ActivateAsk) -> Result<Activ
     audit::append(&mut line, [&ask.act(standing.live, version)]).await?;
     line.commit().await?;
     Ok(Activated::Live(version))
+}
+
+/// The files of the first workspace that was live in the store of this database; none if there is no store. Only reads.
+pub async fn first_files(url: &str) -> crate::Result<Option<String>> {
+    let client = migrate::open(&Link::parse(url)?).await?;
+    if !migrate::is_there(&client).await? {
+        return Ok(None);
+    }
+    migrate::refuse_other(&client, &migrate::known(&client).await?).await?;
+    let first = "SELECT files FROM version ORDER BY id LIMIT 1";
+    let found = param::ask(&client, first, &[]).await.map_err(migrate::open_error)?;
+    found.first().map(|row| row.try_get(0)).transpose().map_err(migrate::open_error)
 }
 
 pub(super) async fn live(eyes: &Arc<Pool>) -> Result<Option<VersionId>, Fault> {

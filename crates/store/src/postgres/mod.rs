@@ -54,6 +54,7 @@ mod user;
 mod verify;
 mod wake;
 
+pub use activate::first_files;
 pub use verify::verify;
 
 use crate::approval::{ApprovalFilter, ApprovalPage, Undecided};

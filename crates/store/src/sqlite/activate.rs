@@ -1,10 +1,11 @@
 //! Makes a workspace live.
 
 use super::writer::Batch;
-use super::{audit, rows};
-use crate::VersionId;
+use super::{audit, open_error, rows};
 use crate::activate::{ActivateAsk, Activated, Standing};
-use rusqlite::{Connection, OptionalExtension, params};
+use crate::{Result, VersionId};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use std::path::Path;
 
 pub(super) fn activate(batch: &Batch<'_>, ask: &ActivateAsk) -> rusqlite::Result<Activated> {
     let known =
@@ -31,6 +32,22 @@ pub(super) fn activate(batch: &Batch<'_>, ask: &ActivateAsk) -> rusqlite::Result
     let (act, record) = ask.act(standing.live, version);
     audit::append(batch, &act, &record)?;
     Ok(Activated::Live(version))
+}
+
+/// The files of the first workspace that was live in the store of this directory; none if there is no store. Only reads.
+pub fn first_files(data_dir: &Path) -> Result<Option<String>> {
+    let path = super::database_path(data_dir);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let conn = Connection::open_with_flags(&path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(open_error)?;
+    super::refuse_newer(&conn)?;
+    let is_there = "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'version')";
+    if !conn.query_row(is_there, [], |row| row.get(0)).map_err(open_error)? {
+        return Ok(None);
+    }
+    let first = "SELECT files FROM version ORDER BY id LIMIT 1";
+    conn.query_row(first, [], |row| row.get(0)).optional().map_err(open_error)
 }
 
 pub(super) fn live(conn: &Connection) -> rusqlite::Result<Option<VersionId>> {

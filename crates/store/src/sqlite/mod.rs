@@ -37,6 +37,7 @@ mod verify;
 mod writer;
 
 pub use crate::verify::Report;
+pub use activate::first_files;
 pub use control::controls_of;
 pub use sealed::keys_of;
 pub use verify::verify;
