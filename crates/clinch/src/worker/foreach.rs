@@ -64,9 +64,7 @@ pub async fn run(ground: Ground<'_>, step: &Step, each: &Each, scope: &mut Scope
             scope.add_computed(&step.name, Value::Array(outputs));
             if is_empty { StepEnd::LeftOut } else { StepEnd::Together }
         }
-        Together::End { outcome, failures } => {
-            StepEnd::Over(End { failures, ..End::of(outcome, &step.name) })
-        }
+        Together::End { outcome, failures } => StepEnd::Over(End { failures, ..End::of(outcome, &step.name) }),
     })
 }
 

@@ -253,9 +253,15 @@ const UNUSABLE: Reply = Reply::With { status: 200, headers: &[], body: "{}" };
 #[tokio::test(flavor = "multi_thread")]
 async fn p3_g1_what_may_have_been_sent_is_not_passed_over_when_its_condition_does_not_hold_any_more() {
     let note = "  - name: note\n    if: not steps.may.output.allowed\n    http: {url: 'http://TARGET/note', body_from: body}\n";
-    let one = format!("{MAY}  - name: tell\n    if: steps.may.output.allowed\n    http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n{note}");
-    let branch = format!("{MAY}  - name: all\n    parallel:\n      - name: aside\n        if: steps.may.output.allowed\n        steps:\n          - name: tell\n            http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n      - name: other\n        http: {{url: http://TARGET/other, body_from: body}}\n{note}");
-    let each = format!("{MAY}  - name: tell\n    foreach: body.all\n    if: steps.may.output.allowed\n    http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n{note}");
+    let one = format!(
+        "{MAY}  - name: tell\n    if: steps.may.output.allowed\n    http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n{note}"
+    );
+    let branch = format!(
+        "{MAY}  - name: all\n    parallel:\n      - name: aside\n        if: steps.may.output.allowed\n        steps:\n          - name: tell\n            http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n      - name: other\n        http: {{url: http://TARGET/other, body_from: body}}\n{note}"
+    );
+    let each = format!(
+        "{MAY}  - name: tell\n    foreach: body.all\n    if: steps.may.output.allowed\n    http: {{url: http://TARGET/tell, body_from: body, idempotency: header}}\n{note}"
+    );
     for (steps, line) in [(one, "tell"), (branch, "tell"), (each, "tell[0]")] {
         let world = world_with(ASKED, &steps).await;
         world.target.script("/consents", [YES, NO]);
@@ -290,7 +296,9 @@ async fn c9_g1_p5_a_branch_that_failed_and_is_declined_later_leaves_sound_books(
 #[tokio::test(flavor = "multi_thread")]
 async fn c13_what_is_undone_is_what_the_ledger_knows_and_not_how_far_the_last_attempt_came() {
     let reserve = "  - name: reserve\n    http: {url: http://TARGET/reserve, body_from: body}\n    compensate: {http: {url: http://TARGET/release}}\n";
-    let then = |idempotency| format!("  - name: then\n    http: {{url: http://TARGET/then, body_from: body, idempotency: {idempotency}}}\n");
+    let then = |idempotency| {
+        format!("  - name: then\n    http: {{url: http://TARGET/then, body_from: body, idempotency: {idempotency}}}\n")
+    };
     // What was reserved is known although the last attempt did not come to it; and is left alone while something later is unknown.
     let ways = [
         (format!("{MAY}{reserve}{}", then("none")), Reply::Status(503), 1),

@@ -2002,7 +2002,7 @@ fn c8_a_message_has_a_template_that_its_channel_can_carry() {
     let undone = |text| with(&[("clinch.yml", MAIL), ("workers/post.yml", sorry), cart, ("templates/sorry.txt", text)]);
     let workspace = loaded(&undone("---\nsubject: Sorry\n---\nForget it.\n"));
     assert!(matches!(workspace.workers[0].steps[0].compensate, Some(Action::Send(_))));
-    let (bare, place) = (undone("Forget it.\n"), "workers/post.yml:6:64");
+    let (bare, place) = (undone("Forget it.\n"), "workers/post.yml:6:63");
     check(&bare, place, Code::BadTemplate, "a mail needs a subject", "templates/sorry.txt");
     let place = "workers/post.yml:4:60";
     let help = "did you mean `cart`? If not, write what it says into templates/crat.txt";

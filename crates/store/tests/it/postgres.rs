@@ -690,7 +690,7 @@ async fn p5_verify_finds_what_was_damaged() {
         ("UPDATE job SET reason = NULL WHERE state = 3", "dead letters do not say why"),
         ("DELETE FROM attempt", "other attempts than they count"),
         ("UPDATE effect SET state = 0", "jobs ended while an effect was open"),
-        ("UPDATE effect SET state = 3", "jobs ended well with an effect that is not done"),
+        ("UPDATE effect SET state = 3", "jobs ended well with an effect of unknown outcome"),
         ("UPDATE effect SET job = job + 1000", "effects have no job"),
         ("UPDATE event SET key = (SELECT min(key::text)::bytea FROM event)", "1 keys are held by more than one event"),
         ("DELETE FROM dedup", "3 keys are not held by the event"),
