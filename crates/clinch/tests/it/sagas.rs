@@ -339,40 +339,6 @@ run:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn c13_c9_p3_nothing_is_undone_after_a_branch_was_given_up_in_doubt() {
-    let worker = "
-version: 1
-name: charge
-consumes: {queue: orders}
-retry: {strategy: fixed, base_delay: 10ms, jitter: none, max_attempts: 2}
-run:
-  - name: all
-    parallel:
-      - name: a
-        http: {url: http://TARGET/a, body_from: body}
-        compensate: {http: {url: http://TARGET/not-a}}
-      - name: b
-        http: {url: http://TARGET/b, body_from: body, idempotency: header}
-      - name: c
-        steps:
-          - name: pause
-            delay: 4s
-          - name: late
-            http: {url: http://TARGET/late, body_from: body}
-";
-    let world = World::new(&[("workers/charge.yml", worker)]).await;
-    world.target.script("/b", [Reply::Drop]);
-    world.target.script("/late", [Reply::Status(422)]);
-    let job = world.post("k", BODY).await.job();
-    let waiting = world.wait(job, Word::Waiting).await;
-    assert!(ledger(&waiting).contains(&("b", "unknown")), "{:?}", ledger(&waiting));
-    world.wait(job, Word::Dead).await;
-    let counts = ["/a", "/b", "/late", "/not-a"].map(|path| world.target.calls_at(path).len());
-    assert_eq!(counts, [1, 2, 1, 0], "who does not know what was done cannot know what to undo");
-    world.close_and_verify().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn c13_scripts_and_statements_undo_too() {
     let worker = "
 version: 1
