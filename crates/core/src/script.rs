@@ -131,21 +131,32 @@ pub fn life(runs_max: u32, nth: u32) -> u32 {
     runs_max - runs_max / 16 * (nth % 8)
 }
 
-/// Nobody who has said that he will run a script should wait longer for a process.
-const WAIT_MAX: Duration = Duration::from_millis(5);
+/// Nobody who has said that he will run a script should wait longer for a process. Long enough for many to say so at once: to write it down takes
+/// as long for one as for all of them.
+const WAIT_MAX: Duration = Duration::from_millis(25);
 /// For each process, at most so many may have said so.
 const TICKETS_PER_PROCESS: usize = 16;
 
 /// How many may say that they will run a script, after one of them waited and ran so long: one more after a run that was quick,
-/// one less after a wait that was long.
+/// one less after a wait that was long, and never fewer than there are processes.
 pub fn tickets(issued: usize, processes: usize, waited: Duration, ran: Duration) -> usize {
-    if waited > WAIT_MAX && issued > processes {
-        issued - 1
+    let wanted = if waited > WAIT_MAX {
+        issued.saturating_sub(1)
     } else if waited + ran < WAIT_MAX && issued < processes * TICKETS_PER_PROCESS {
         issued + 1
     } else {
         issued
-    }
+    };
+    wanted.max(processes)
+}
+
+/// A process that wants a processor for less of its jobs' time than this waits for something else.
+const WAITING_BELOW: f64 = 0.1;
+
+/// Whether another process would help, after one wanted a processor for this share of the time that its jobs took: while they wait for partners it
+/// would, and while they compute it would only be in the way.
+pub fn waits(demand: f64) -> bool {
+    demand < WAITING_BELOW
 }
 
 #[cfg(test)]
@@ -183,6 +194,13 @@ mod tests {
         assert_eq!(tickets(9, 4, Duration::ZERO, slow), 9, "nobody had to wait");
         assert_eq!(tickets(9, 4, slow, quick), 8, "somebody had");
         assert_eq!(tickets(4, 4, slow, slow), 4, "never less than there are processes");
+        assert_eq!(tickets(4, 7, slow, slow), 7, "of which there may be more by now");
+    }
+
+    #[test]
+    fn c7_another_process_helps_a_script_that_waits_and_not_one_that_computes() {
+        assert!(waits(0.0) && waits(0.05));
+        assert!(!waits(0.4) && !waits(1.0));
     }
 
     #[test]

@@ -402,6 +402,31 @@ async fn c7_isolation_gives_every_job_a_process_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c7_scripts_that_wait_for_others_run_in_more_processes_than_there_are_processors() {
+    let together = std::thread::available_parallelism().map_or(1, usize::from).max(2) + 2;
+    // None of them ends before all of them have begun.
+    for (uses, text) in [
+        (
+            "node:18",
+            "while (fs.readFileSync('runs', 'utf8').split('\\n').length <= ALL) await new Promise((on) => setTimeout(on, 200));",
+        ),
+        ("python:3", "while len(open('runs').readlines()) < ALL: time.sleep(0.2)"),
+        ("bash", "while [ $(wc -l <runs) -lt ALL ]; do sleep 0.2; done"),
+    ] {
+        let step = script(uses, "timeout: 2m", &noted(uses, &text.replace("ALL", &together.to_string())));
+        let step = worker(&step).replace("concurrency: 1", "concurrency: 64");
+        let world = World::new(&[("workers/charge.yml", &step)]).await;
+        let mut jobs = Vec::new();
+        for n in 0..together {
+            jobs.push(world.post(&format!("k{n}"), BODY).await.job());
+        }
+        for job in jobs {
+            world.wait(job, Word::Success).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c7_steps_with_other_secrets_or_other_text_have_other_processes() {
     let (uses, file, module, text) = COUNTING[0];
     let text: String = text.lines().map(|line| format!("      {line}\n")).collect();

@@ -2,18 +2,28 @@
 //! the two a crash leaves in doubt what was never begun. Scripts that are quick have more tickets than processes, so that
 //! these need not wait while an intent is written down; the others do not.
 
-use clinch_core::script::tickets;
-use std::sync::{Arc, Mutex, PoisonError};
+use clinch_core::script::{tickets, waits};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+/// A new process gets so much time to load what it needs before it is seen whether yet another would help.
+const GROW_EVERY: Duration = Duration::from_millis(500);
+
 pub struct Line {
     tickets: Arc<Semaphore>,
     turns: Arc<Semaphore>,
-    processes: usize,
-    /// How many tickets there are, in hands and not.
-    issued: Mutex<usize>,
+    issued: Mutex<Issued>,
+}
+
+/// How many there are, in hands and not.
+struct Issued {
+    tickets: usize,
+    /// One for each process.
+    turns: usize,
+    /// When there came one more.
+    grown_at: Instant,
 }
 
 /// The right to have a turn soon.
@@ -33,12 +43,17 @@ pub struct Turn {
 impl Line {
     pub fn new(processes: usize) -> Line {
         let semaphore = || Arc::new(Semaphore::new(processes));
-        Line { tickets: semaphore(), turns: semaphore(), processes, issued: Mutex::new(processes) }
+        let issued = Mutex::new(Issued { tickets: processes, turns: processes, grown_at: Instant::now() });
+        Line { tickets: semaphore(), turns: semaphore(), issued }
     }
 
     pub async fn ticket(self: Arc<Self>) -> Ticket {
         let permit = self.tickets.clone().acquire_owned().await.expect("tickets are never closed");
         Ticket { line: self, permit }
+    }
+
+    fn issued(&self) -> MutexGuard<'_, Issued> {
+        self.issued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -52,18 +67,35 @@ impl Ticket {
 }
 
 impl Turn {
+    /// How much its process wants the processors. If it waits for something else there will be one more, when all are in use and there is room for it.
+    pub fn seen(&self, demand: f64, has_room: impl FnOnce() -> bool) {
+        let line = &self.ticket.line;
+        let mut issued = line.issued();
+        let may_grow = issued.grown_at.elapsed() >= GROW_EVERY && line.tickets.available_permits() == 0;
+        if !may_grow || !waits(demand) || !has_room() {
+            return;
+        }
+        issued.grown_at = Instant::now();
+        issued.turns += 1;
+        line.turns.add_permits(1);
+        if issued.tickets < issued.turns {
+            issued.tickets += 1;
+            line.tickets.add_permits(1);
+        }
+    }
+
     /// It was used, and what that took decides how many tickets there are from now on.
     pub fn end(self) {
         let ran = self.began.elapsed();
         let Ticket { line, permit } = self.ticket;
-        let mut issued = line.issued.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = tickets(*issued, line.processes, self.waited, ran);
-        if wanted < *issued {
+        let mut issued = line.issued();
+        let wanted = tickets(issued.tickets, issued.turns, self.waited, ran);
+        if wanted < issued.tickets {
             permit.forget();
         } else {
-            line.tickets.add_permits(wanted - *issued);
+            line.tickets.add_permits(wanted - issued.tickets);
         }
-        *issued = wanted;
+        issued.tickets = wanted;
     }
 }
 
@@ -80,5 +112,27 @@ mod tests {
         assert_eq!(line.turns.available_permits(), 0);
         drop(first);
         assert_eq!(line.turns.available_permits(), 1, "a turn that was not used is given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn c7_a_script_that_waits_has_more_processes_while_all_are_in_use_and_there_is_room() {
+        let line = Arc::new(Line::new(2));
+        let turn = async || line.clone().ticket().await.turn().await;
+        let check = |turn: &Turn, demand: f64, has_room: bool, processes: usize| {
+            turn.seen(demand, || has_room);
+            let issued = line.issued();
+            assert_eq!((issued.turns, issued.tickets), (processes, processes));
+        };
+        let first = turn().await;
+        tokio::time::advance(GROW_EVERY).await;
+        check(&first, 0.01, true, 2);
+        let _second = turn().await;
+        check(&first, 0.01, false, 2);
+        check(&first, 0.9, true, 2);
+        check(&first, 0.01, true, 3);
+        let _third = turn().await;
+        check(&first, 0.01, true, 3);
+        tokio::time::advance(GROW_EVERY).await;
+        check(&first, 0.01, true, 4);
     }
 }

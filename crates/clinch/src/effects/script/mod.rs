@@ -1,8 +1,10 @@
 //! Scripts: run in processes that stay warm. A process runs one script only, one job at a time, and goes when it has run
 //! many, was idle for a while, or did what it may not.
 
+mod demand;
 mod line;
 mod process;
+mod room;
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
 use crate::secrets::hide;
@@ -14,7 +16,7 @@ use clinch_core::key::Fingerprint;
 use clinch_core::script::{Isolation, Language, life};
 use data_encoding::HEXLOWER;
 use line::{Line, Ticket};
-use process::{Process, Ran, Said};
+use process::{Process, Ran, Said, Seen};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -25,11 +27,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// So many processes run one script at once, for each processor, and at least `PROCESSES_MIN`.
-const PROCESSES_PER_CPU: usize = 2;
-const PROCESSES_MIN: usize = 4;
-/// All scripts together have so many times as many: one that is slow does not keep the others waiting.
-const SCRIPTS_AT_ONCE: usize = 4;
+/// One script has as many processes as there are processors, and at least so many: one may have to wait while another computes. Where they wait
+/// for partners it has more.
+const PROCESSES_MIN: usize = 2;
+/// All scripts together have so many times as many. While more than half of them are in use no script gets more than the others: one that is slow
+/// does not keep the rest waiting.
+const SCRIPTS_AT_ONCE: usize = 16;
 /// A process that has run so many jobs is replaced. Modules are loaded and compiled anew then, which takes as long as thousands
 /// of jobs; what leaks meanwhile meets the limit of memory.
 const RUNS_MAX: u32 = 100_000;
@@ -117,7 +120,7 @@ struct Pool {
     places_max: usize,
     /// Those of this very script, while anybody runs it or waits for it.
     lines: Mutex<HashMap<[u8; 32], Weak<Line>>>,
-    line_max: usize,
+    line_processes: usize,
     /// The longest idle first.
     idle: Mutex<VecDeque<Idle>>,
 }
@@ -149,12 +152,14 @@ impl Scripts {
         let Some(ticket) = call.ticket.take() else { return Sent::TooLate };
         let rights = async { (ticket.turn().await, self.pool.place().await) };
         let Some((turn, _place)) = self.stop.run_until_cancelled(rights).await else { return Sent::TooLate };
-        let sent = self.run_now(call, may_begin).await;
+        let memory_bytes_max = call.home.memory_bytes_max;
+        let seen = |demand| turn.seen(demand, || self.pool.has_room(memory_bytes_max));
+        let sent = self.run_now(call, may_begin, &seen).await;
         turn.end();
         sent
     }
 
-    async fn run_now(&self, call: ScriptCall, may_begin: MayBegin<'_>) -> Sent {
+    async fn run_now(&self, call: ScriptCall, may_begin: MayBegin<'_>, seen: Seen<'_>) -> Sent {
         let warm = if call.isolation == Isolation::Warm { self.pool.take(call.home.id) } else { None };
         let mut process = match warm.map_or_else(|| self.pool.start(&call.home), Ok) {
             Ok(process) => process,
@@ -167,7 +172,7 @@ impl Scripts {
             }
             let was_warm = process.runs() > 0;
             let began = Instant::now();
-            let (ran, said) = process.run(&call.home, &call.env, deadline).await;
+            let (ran, said) = process.run(&call.home, &call.env, deadline, seen).await;
             let ran = match ran {
                 // It ended while it had nothing to do, and another may do what it did not begin.
                 Ran::NotBegun(_) if was_warm => match self.pool.start(&call.home) {
@@ -181,7 +186,7 @@ impl Scripts {
             };
             self.count(call.home.language, &ran, began.elapsed());
             let is_fine = matches!(ran, Ran::Done(_) | Ran::Failed { spoiled: false, .. });
-            if is_fine && call.isolation == Isolation::Warm && process.is_fit(&call.home) {
+            if is_fine && call.isolation == Isolation::Warm && process.is_fit(&call.home, seen) {
                 self.pool.give_back(call.home.id, process);
             }
             return call.sent(ran, &said);
@@ -252,8 +257,8 @@ fn last_json(out: &[u8]) -> String {
 impl Pool {
     fn new(workspace: PathBuf, home: &Path, runs_max: u32) -> Pool {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let line_max = (cpus * PROCESSES_PER_CPU).max(PROCESSES_MIN);
-        let places_max = line_max * SCRIPTS_AT_ONCE;
+        let line_processes = cpus.max(PROCESSES_MIN);
+        let places_max = line_processes * SCRIPTS_AT_ONCE;
         Pool {
             workspace,
             programs: home.join("scripts"),
@@ -263,7 +268,7 @@ impl Pool {
             places: Arc::new(Semaphore::new(places_max)),
             places_max,
             lines: Mutex::default(),
-            line_max,
+            line_processes,
             idle: Mutex::default(),
         }
     }
@@ -274,13 +279,19 @@ impl Pool {
             return line;
         }
         lines.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(Line::new(self.line_max));
+        let line = Arc::new(Line::new(self.line_processes));
         lines.insert(home, Arc::downgrade(&line));
         line
     }
 
     async fn place(&self) -> OwnedSemaphorePermit {
         self.places.clone().acquire_owned().await.expect("the places are never closed")
+    }
+
+    /// For another process of a script that has some.
+    fn has_room(&self, memory_bytes_max: usize) -> bool {
+        self.places.available_permits() > self.places_max / 2
+            && room::free_bytes().is_none_or(|free| free > memory_bytes_max as u64)
     }
 
     /// The one that was used last.

@@ -1,6 +1,7 @@
 //! One process that runs a script, and what came of each run. Whatever it starts is in its group, and ends with it.
 
 use super::Home;
+use super::demand::Demand;
 use crate::runtimes::program;
 use clinch_core::script::Language;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -40,9 +41,13 @@ pub struct Process {
     err: ChildStderr,
     runs: u32,
     runs_max: u32,
-    /// When it was last looked at how much memory it holds.
+    /// When it was last looked at: how much memory it holds, and how much it wants the processors.
     looked: Instant,
+    demand: Demand,
 }
+
+/// Who is told how much a process wants the processors, when it is looked at.
+pub type Seen<'a> = &'a (dyn Fn(f64) + Send + Sync);
 
 /// What a script wrote during one run.
 #[derive(Default)]
@@ -152,7 +157,18 @@ impl Process {
         let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it was not waited for");
         let (out, err) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
         let wire = UnixStream::from_std(ours).map_err(failed)?;
-        Ok(Process { leader, child, wire, unread: Vec::new(), out, err, runs: 0, runs_max, looked: Instant::now() })
+        Ok(Process {
+            leader,
+            child,
+            wire,
+            unread: Vec::new(),
+            out,
+            err,
+            runs: 0,
+            runs_max,
+            looked: Instant::now(),
+            demand: Demand::new(),
+        })
     }
 
     pub fn runs(&self) -> u32 {
@@ -160,28 +176,40 @@ impl Process {
     }
 
     /// May it run another job?
-    pub fn is_fit(&mut self, home: &Home) -> bool {
-        home.language != Language::Bash && self.runs < self.runs_max && self.is_small(home)
+    pub fn is_fit(&mut self, home: &Home, seen: Seen<'_>) -> bool {
+        home.language != Language::Bash && self.runs < self.runs_max && self.is_small(home, seen)
     }
 
     /// To look takes as long as many a run, so it is not done after every one.
-    fn is_small(&mut self, home: &Home) -> bool {
-        if self.looked.elapsed() < LOOK_EVERY {
-            return true;
-        }
+    fn is_small(&mut self, home: &Home, seen: Seen<'_>) -> bool {
+        self.looked.elapsed() < LOOK_EVERY || self.look(home, seen)
+    }
+
+    /// Whether it holds no more memory than it may.
+    fn look(&mut self, home: &Home, seen: Seen<'_>) -> bool {
         self.looked = Instant::now();
+        if let Some(share) = self.demand.share(self.leader) {
+            seen(share);
+        }
         resident(self.leader) <= home.memory_bytes_max
     }
 
     /// Runs the script once. Unless it ended well, or with an error of its own, the process is gone afterwards.
-    pub async fn run(&mut self, home: &Home, env: &[(String, String)], deadline: Instant) -> (Ran, Said) {
+    pub async fn run(
+        &mut self,
+        home: &Home,
+        env: &[(String, String)],
+        deadline: Instant,
+        seen: Seen<'_>,
+    ) -> (Ran, Said) {
         // What it wrote when it had nothing to do is nobody's.
         drop(self.rest(Said::default()));
         let message = message(home, env, self.runs == 0);
         self.runs += 1;
+        self.demand.begin();
         let mut said = Said::default();
         let ran = match tokio::time::timeout_at(deadline, self.wire.write_all(&message)).await {
-            Ok(Ok(())) => self.follow(home, &mut said, deadline).await,
+            Ok(Ok(())) => self.follow(home, &mut said, deadline, seen).await,
             // Before it has all of a job it does not begin.
             Ok(Err(_)) => Ran::NotBegun(self.end().await),
             Err(_) => Ran::NotBegun("its process did not take the job in time".into()),
@@ -189,10 +217,11 @@ impl Process {
         if !matches!(ran, Ran::Done(_) | Ran::Failed { .. }) {
             self.kill();
         }
+        self.demand.count();
         (ran, self.rest(said))
     }
 
-    async fn follow(&mut self, home: &Home, said: &mut Said, deadline: Instant) -> Ran {
+    async fn follow(&mut self, home: &Home, said: &mut Said, deadline: Instant, seen: Seen<'_>) -> Ran {
         let is_bash = home.language == Language::Bash;
         // One that has run before begins what it gets. A new one says when it is there.
         let mut begun = is_bash || self.runs > 1;
@@ -225,9 +254,12 @@ impl Process {
                 read = self.out.read_buf(&mut said.out), if is_out_open => is_out_open = matches!(read, Ok(1..)),
                 read = self.err.read_buf(&mut said.err), if is_err_open => is_err_open = matches!(read, Ok(1..)),
                 status = self.child.wait(), if is_bash => return by_status(status),
-                _ = look.tick() => if resident(self.leader) > home.memory_bytes_max {
-                    let most = home.memory_bytes_max >> 20;
-                    return Ran::Ended(Excess::Memory, format!("it held more than {most}MiB of memory and was ended"));
+                _ = look.tick() => {
+                    self.demand.count();
+                    if !self.look(home, seen) {
+                        let most = home.memory_bytes_max >> 20;
+                        return Ran::Ended(Excess::Memory, format!("it held more than {most}MiB of memory and was ended"));
+                    }
                 },
                 () = tokio::time::sleep_until(deadline) => return Ran::TimedOut,
             }
