@@ -14,6 +14,7 @@ const GROW_EVERY: Duration = Duration::from_millis(500);
 pub struct Line {
     tickets: Arc<Semaphore>,
     turns: Arc<Semaphore>,
+    processes_max: usize,
     issued: Mutex<Issued>,
 }
 
@@ -41,10 +42,10 @@ pub struct Turn {
 }
 
 impl Line {
-    pub fn new(processes: usize) -> Line {
+    pub fn new(processes: usize, processes_max: usize) -> Line {
         let semaphore = || Arc::new(Semaphore::new(processes));
         let issued = Mutex::new(Issued { tickets: processes, turns: processes, grown_at: Instant::now() });
-        Line { tickets: semaphore(), turns: semaphore(), issued }
+        Line { tickets: semaphore(), turns: semaphore(), processes_max, issued }
     }
 
     pub async fn ticket(self: Arc<Self>) -> Ticket {
@@ -71,8 +72,9 @@ impl Turn {
     pub fn seen(&self, demand: f64, has_room: impl FnOnce() -> bool) {
         let line = &self.ticket.line;
         let mut issued = line.issued();
-        let may_grow = issued.grown_at.elapsed() >= GROW_EVERY && line.tickets.available_permits() == 0;
-        if !may_grow || !waits(demand) || !has_room() {
+        let is_time = issued.turns < line.processes_max && issued.grown_at.elapsed() >= GROW_EVERY;
+        let all_are_in_use = line.tickets.available_permits() == 0;
+        if !is_time || !all_are_in_use || !waits(demand) || !has_room() {
             return;
         }
         issued.grown_at = Instant::now();
@@ -105,7 +107,7 @@ mod tests {
 
     #[tokio::test]
     async fn c7_there_are_never_more_turns_than_processes() {
-        let line = Arc::new(Line::new(1));
+        let line = Arc::new(Line::new(1, 1));
         let first = line.clone().ticket().await.turn().await;
         first.end();
         let first = line.clone().ticket().await.turn().await;
@@ -116,7 +118,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn c7_a_script_that_waits_has_more_processes_while_all_are_in_use_and_there_is_room() {
-        let line = Arc::new(Line::new(2));
+        let line = Arc::new(Line::new(2, 4));
         let turn = async || line.clone().ticket().await.turn().await;
         let check = |turn: &Turn, demand: f64, has_room: bool, processes: usize| {
             turn.seen(demand, || has_room);
@@ -132,6 +134,9 @@ mod tests {
         check(&first, 0.01, true, 3);
         let _third = turn().await;
         check(&first, 0.01, true, 3);
+        tokio::time::advance(GROW_EVERY).await;
+        check(&first, 0.01, true, 4);
+        let _fourth = turn().await;
         tokio::time::advance(GROW_EVERY).await;
         check(&first, 0.01, true, 4);
     }

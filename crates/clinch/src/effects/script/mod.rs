@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 /// One script has as many processes as there are processors, and at least so many: one may have to wait while another computes. Where they wait
 /// for partners it has more.
 const PROCESSES_MIN: usize = 2;
-/// All scripts together have so many times as many. While more than half of them are in use no script gets more than the others: one that is slow
+/// All scripts together have so many times as many. One of them has half of these at most, and gets no more while half are in use: one that is slow
 /// does not keep the rest waiting.
 const SCRIPTS_AT_ONCE: usize = 16;
 /// A process that has run so many jobs is replaced. Modules are loaded and compiled anew then, which takes as long as thousands
@@ -279,7 +279,7 @@ impl Pool {
             return line;
         }
         lines.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(Line::new(self.line_processes));
+        let line = Arc::new(Line::new(self.line_processes, self.places_max / 2));
         lines.insert(home, Arc::downgrade(&line));
         line
     }
