@@ -45,7 +45,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -149,15 +149,15 @@ pub async fn start(options: Options) -> Result<App, StartError> {
     let keys = Keys::asked_for(workspace.settings.encryption.as_ref(), &secrets, options.database().is_some());
     let keys = keys.map_err(StartError::Workspace)?;
     let intake = match options.roles.intake {
-        true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen").await?),
+        true => Some(bind(options.listen.or(workspace.settings.listen), LISTEN_DEFAULT, "--listen")?),
         false => None,
     };
     let proxy = match options.proxy {
-        Some(_) => Some(bind(options.listen, proxy::LISTEN_DEFAULT, "--listen").await?),
+        Some(_) => Some(bind(options.listen, proxy::LISTEN_DEFAULT, "--listen")?),
         None => None,
     };
     let admin = match options.roles.admin {
-        true => Some(bind(options.admin.or(workspace.settings.admin), ADMIN_DEFAULT, "--admin").await?),
+        true => Some(bind(options.admin.or(workspace.settings.admin), ADMIN_DEFAULT, "--admin")?),
         false => None,
     };
     let settings = &workspace.settings;
@@ -355,9 +355,19 @@ fn key_stores(
     workspace.settings.kv.iter().map(open).collect()
 }
 
-async fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<TcpListener, StartError> {
-    let address = asked.map_or_else(|| default.to_string(), |address| address.to_string());
-    TcpListener::bind(&address).await.map_err(|error| {
+/// So many connections may wait at a listener until they are accepted, if the system lets them. Who finds no room there hears nothing, and tries again
+/// after a second.
+const UNACCEPTED_MAX: u32 = 4_096;
+
+fn bind(asked: Option<SocketAddr>, default: &str, flag: &str) -> Result<TcpListener, StartError> {
+    let address = asked.unwrap_or_else(|| default.parse().expect("defaults are addresses"));
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(UNACCEPTED_MAX)
+    };
+    listen().map_err(|error| {
         StartError::Io(format!("{address} cannot be listened on: {error}; choose another address with {flag}"))
     })
 }

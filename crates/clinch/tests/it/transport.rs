@@ -257,6 +257,30 @@ async fn t074_an_address_that_holds_connections_is_capped_and_the_others_are_ser
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn p10_a_burst_of_senders_waits_until_it_is_accepted() {
+    let place = Place::new(&[AGAIN]).await;
+    let server = place.start().await;
+    // While nobody accepts them: as many as there are at a busy moment, from no more addresses than may have them.
+    server.signal(Signal::STOP);
+    let burst = async {
+        let mut waiting = Vec::new();
+        for nth in 0..300 {
+            waiting.push(connect_from(&format!("127.0.0.{}", 2 + nth / 60), address(&server.intake)).await);
+        }
+        waiting
+    };
+    let waiting = tokio::time::timeout(PATIENCE, burst).await;
+    server.signal(Signal::CONT);
+    for mut sender in waiting.expect("there is room for all of them") {
+        sender.write_all(b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut heard = String::new();
+        sender.read_to_string(&mut heard).await.unwrap();
+        assert!(heard.starts_with("HTTP/1.1 404 "), "{heard}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn t073_a_handshake_that_never_ends_and_a_wait_between_two_requests_have_their_own_deadlines() {
     let safe = Safe::new().await;
     let to = address(&safe.server.intake);
