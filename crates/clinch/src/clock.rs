@@ -1,6 +1,7 @@
 //! The only reader of time and randomness.
 
 use clinch_core::time::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -45,6 +46,14 @@ impl Clock for SystemClock {
     fn random(&self) -> u128 {
         fastrand::u128(1..)
     }
+}
+
+/// The moment by the clock that all processes of the machine read, in microseconds.
+pub fn shared_micros(at: Instant) -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0));
+    let then = now.saturating_add(at.saturating_duration_since(Instant::now()));
+    u64::try_from(then.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Bytes that nobody can guess: tokens, the store's pepper.

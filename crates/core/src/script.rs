@@ -133,7 +133,7 @@ pub fn life(runs_max: u32, nth: u32) -> u32 {
 
 /// Nobody who has said that he will run a script should wait longer for a process. Long enough for many to say so at once: to write it down takes
 /// as long for one as for all of them.
-const WAIT_MAX: Duration = Duration::from_millis(25);
+pub const WAIT_MAX: Duration = Duration::from_millis(25);
 /// For each process, at most so many may have said so.
 const TICKETS_PER_PROCESS: usize = 16;
 
@@ -148,6 +148,22 @@ pub fn tickets(issued: usize, processes: usize, waited: Duration, ran: Duration)
         issued
     };
     wanted.max(processes)
+}
+
+/// A process may have so much work before it: the first job runs, and the others begin as soon as it ends, before we have heard of it.
+const AHEAD_TIME: Duration = Duration::from_millis(10);
+const AHEAD_MAX: usize = TICKETS_PER_PROCESS / 2;
+
+/// How many jobs a process may have at once, of which it runs one, where a run takes so long. What has to be handed over between two runs is
+/// little beside long ones, and a short one is soon over for those behind it.
+pub fn jobs_at_once(run: Duration) -> usize {
+    let jobs = AHEAD_TIME.as_nanos() / run.as_nanos().max(1);
+    usize::try_from(jobs).unwrap_or(AHEAD_MAX).clamp(1, AHEAD_MAX)
+}
+
+/// How long a run takes, after it was thought to be so long and one took so long: the last eight decide.
+pub fn typical(run: Duration, last: Duration) -> Duration {
+    (run * 7 + last.min(WAIT_MAX)) / 8
 }
 
 /// A process that wants a processor for less of its jobs' time than this waits for something else.
@@ -195,6 +211,18 @@ mod tests {
         assert_eq!(tickets(9, 4, slow, quick), 8, "somebody had");
         assert_eq!(tickets(4, 4, slow, slow), 4, "never less than there are processes");
         assert_eq!(tickets(4, 7, slow, slow), 7, "of which there may be more by now");
+    }
+
+    #[test]
+    fn c7_a_process_has_jobs_before_it_only_where_they_are_short() {
+        let micros = Duration::from_micros;
+        for (run, jobs) in [(0, 8), (300, 8), (1_250, 8), (2_000, 5), (4_000, 2), (6_000, 1), (50_000, 1)] {
+            assert_eq!(jobs_at_once(micros(run)), jobs, "{run} µs");
+        }
+        let after = |runs, last| (0..runs).fold(micros(400), |run, _| typical(run, last));
+        assert_eq!(jobs_at_once(after(4, Duration::from_secs(60))), 1, "some that are slow are enough");
+        let after = (0..64).fold(WAIT_MAX, |run, _| typical(run, micros(300)));
+        assert_eq!(jobs_at_once(after), 8, "{after:?}");
     }
 
     #[test]

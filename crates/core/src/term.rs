@@ -32,10 +32,11 @@ fn surely_until(asked_at: Instant, length: Duration) -> Instant {
     asked_at + (length - margin)
 }
 
-/// May an effect begin now, under this lease? `life` is the term of the node, where others may take it for dead: a lease of
-/// a former life was given back when that ended.
-pub fn may_begin(now: Instant, lease: Term, life: Option<Term>) -> bool {
-    now < lease.until && is_of_this_life(now, lease.since, life)
+/// For how much longer an effect may begin under this lease; `None`: not any more. `life` is the term of the node, where others may take it
+/// for dead: a lease of a former life was given back when that ended.
+pub fn may_begin(now: Instant, lease: Term, life: Option<Term>) -> Option<Duration> {
+    let until = life.map_or(lease.until, |life| life.until.min(lease.until));
+    (now < until && is_of_this_life(now, lease.since, life)).then(|| until - now)
 }
 
 /// Does what was given then still count? What a node had in a former life went when that ended.
@@ -53,8 +54,10 @@ mod tests {
         let now = Instant::now();
         let term = Term::asked_at(now, length);
         assert_eq!(term.until - now, sure, "{length:?}");
-        assert!(may_begin(now + sure - Duration::from_nanos(1), term, None), "{length:?}");
-        assert!(!may_begin(now + sure, term, None), "{length:?}");
+        if !sure.is_zero() {
+            assert_eq!(may_begin(now, term, None), Some(sure), "{length:?}");
+        }
+        assert_eq!(may_begin(now + sure, term, None), None, "{length:?}");
     }
 
     #[test]
@@ -70,11 +73,11 @@ mod tests {
     fn f43_nothing_begins_after_the_earlier_of_both_ends() {
         let now = Instant::now();
         let (lease, life) = (Term::asked_at(now, 60 * SECOND), Term::asked_at(now, 10 * SECOND));
-        assert!(may_begin(now + 8 * SECOND, lease, Some(life)));
-        assert!(!may_begin(now + 9 * SECOND, lease, Some(life)), "others may take this node for dead");
+        assert_eq!(may_begin(now + 8 * SECOND, lease, Some(life)), Some(SECOND));
+        assert_eq!(may_begin(now + 9 * SECOND, lease, Some(life)), None, "others may take this node for dead");
         let life = life.renewed(now + 55 * SECOND, 10 * SECOND);
-        assert!(may_begin(now + 53 * SECOND, lease, Some(life)));
-        assert!(!may_begin(now + 54 * SECOND, lease, Some(life)), "others may take the job");
+        assert_eq!(may_begin(now + 53 * SECOND, lease, Some(life)), Some(SECOND));
+        assert_eq!(may_begin(now + 54 * SECOND, lease, Some(life)), None, "others may take the job");
     }
 
     #[test]
@@ -90,8 +93,8 @@ mod tests {
         let now = Instant::now();
         let lease = Term::asked_at(now, 60 * SECOND);
         let next_life = Term::asked_at(now + 15 * SECOND, 10 * SECOND);
-        assert!(!may_begin(now + 16 * SECOND, lease, Some(next_life)));
+        assert_eq!(may_begin(now + 16 * SECOND, lease, Some(next_life)), None);
         let next_lease = Term::asked_at(now + 15 * SECOND, 60 * SECOND);
-        assert!(may_begin(now + 16 * SECOND, next_lease, Some(next_life)));
+        assert!(may_begin(now + 16 * SECOND, next_lease, Some(next_life)).is_some());
     }
 }

@@ -19,8 +19,8 @@ pub struct Tools {
     pub scripts: Scripts,
 }
 
-/// Asked when everything is ready and before the first byte leaves: to get ready takes its time.
-pub type MayBegin<'a> = &'a (dyn Fn() -> bool + Send + Sync);
+/// Asked when everything is ready and before the first byte leaves: to get ready takes its time. For how much longer it may begin, or `None`.
+pub type MayBegin<'a> = &'a (dyn Fn() -> Option<Duration> + Send + Sync);
 
 pub type Sending<'a> = Pin<Box<dyn Future<Output = Sent> + Send + 'a>>;
 

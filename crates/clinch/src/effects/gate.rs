@@ -175,8 +175,7 @@ impl Gate {
         }
         visit.hold(&self.house).await;
         // The answer may have come late, and to connect takes its time: others may have the job by now.
-        let may_begin =
-            || term().is_some_and(|term| may_begin(self.house.clock.instant(), term, self.house.store.life()));
+        let may_begin = || term().and_then(|term| may_begin(self.house.clock.instant(), term, self.house.store.life()));
         let request = spans.and_then(|_| Some((self.shown(&*act)?, self.house.clock.now())));
         let sent = act.send(&self.tools, idempotency, &may_begin).await;
         crate::crash::point("after_send");
@@ -208,7 +207,7 @@ impl Gate {
         };
         visit.hold(&self.house).await;
         let request = asking.and_then(|asking| Some((asking, self.shown(&*question)?, self.house.clock.now())));
-        let sent = question.send(&self.tools, Idempotency::Natural, &|| true).await;
+        let sent = question.send(&self.tools, Idempotency::Natural, &|| Some(Duration::MAX)).await;
         self.tell(visit, &sent, asking.and_then(|asking| asking.spans.example()));
         if let Some((asking, request, began)) = request {
             trail::tell_asked(asking, partner, &request, sent.in_a_word(), (began, self.house.clock.now()));
@@ -218,7 +217,7 @@ impl Gate {
 
     /// Something that is no effect of a job: it is not written down, and no limit of a partner counts it.
     pub async fn post(&self, act: Box<dyn Act>) -> Sent {
-        act.send(&self.tools, Idempotency::Natural, &|| true).await
+        act.send(&self.tools, Idempotency::Natural, &|| Some(Duration::MAX)).await
     }
 
     /// The request that an act is, as others may see it: an address may have a secret in it.

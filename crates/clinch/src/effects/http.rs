@@ -110,7 +110,7 @@ impl HttpClient {
     /// With all of the answer, as far as it is no longer than `body_bytes_max`.
     pub async fn forward(&self, call: HttpCall, class: Idempotency, body_bytes_max: usize) -> Result<Forwarded, Sent> {
         let deadline = Instant::now() + call.timeout;
-        let (target, mut answer, mut sender) = self.deliver(call, class, deadline, &|| true).await?;
+        let (target, mut answer, mut sender) = self.deliver(call, class, deadline, &|| Some(Duration::MAX)).await?;
         let (status, headers) = (answer.status(), std::mem::take(answer.headers_mut()));
         let (body, whole) = read(answer, &mut sender, body_bytes_max, deadline).await;
         if whole {
@@ -176,7 +176,7 @@ async fn exchange(
     if !matches!(tokio::time::timeout_at(deadline, sender.ready()).await, Ok(Ok(()))) {
         return Err(Broken::Unsent(Box::new(request)));
     }
-    if !may_begin() {
+    if may_begin().is_none() {
         return Err(Broken::TooLate);
     }
     match tokio::time::timeout_at(deadline, sender.send(request)).await {

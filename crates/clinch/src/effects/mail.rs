@@ -231,7 +231,7 @@ impl MailClient {
         talk.ask(&format!("MAIL FROM:<{}>{wide}", call.from)).await?.expect(250, "the sender")?;
         talk.ask(&format!("RCPT TO:<{}>", call.to)).await?.expect(250, "the recipient")?;
         talk.ask("DATA").await?.expect(354, "DATA")?;
-        if !may_begin() {
+        if may_begin().is_none() {
             return Err(Broken::TooLate);
         }
         *stage = Stage::Handed;

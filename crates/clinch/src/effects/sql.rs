@@ -26,7 +26,7 @@ impl Act for SqlCall {
 
     fn send<'a>(self: Box<Self>, tools: &'a Tools, _: Idempotency, may_begin: MayBegin<'a>) -> Sending<'a> {
         Box::pin(async move {
-            match tools.databases.run(&self.address, self.work, may_begin).await {
+            match tools.databases.run(&self.address, self.work, &|| may_begin().is_some()).await {
                 Ran::Done(result) => {
                     let receipt = Receipt { status: 200, body: Bytes::from(result.to_string()) };
                     Sent::Answered { receipt, retry_after: None, is_whole: true }

@@ -7,6 +7,7 @@ use clinch::app::StartError;
 use clinch_core::config::Code;
 use clinch_core::death::Reason;
 use clinch_core::effect::EffectState;
+use clinch_core::id::JobId;
 use clinch_core::job::Word;
 use clinch_store::read::JobStory;
 use serde_json::{Value, json};
@@ -424,6 +425,85 @@ async fn c7_scripts_that_wait_for_others_run_in_more_processes_than_there_are_pr
             world.wait(job, Word::Success).await;
         }
     }
+}
+
+/// Many jobs of one script, none of which ends before all are there.
+async fn many(text: &str, more: &str, jobs: usize) -> (World, Vec<JobId>) {
+    let text = format!("while (!fs.existsSync('go')) await new Promise((on) => setTimeout(on, 10));\n{text}");
+    let step = worker(&script("node:18", more, &noted("node:18", &text))).replace("concurrency: 1", "concurrency: 64");
+    let world = World::new(&[("workers/charge.yml", &step)]).await;
+    let mut posted = Vec::new();
+    for n in 0..jobs {
+        posted.push(world.post(&format!("k{n}"), &json!({"order": n}).to_string()).await.job());
+    }
+    std::fs::write(workspace(&world).join("go"), "").unwrap();
+    (world, posted)
+}
+
+/// How often each key was noted.
+fn noted_keys(world: &World) -> BTreeMap<String, usize> {
+    let mut keys = BTreeMap::new();
+    for line in lines(&workspace(world).join("runs")) {
+        *keys.entry(line.split(' ').next_back().unwrap().to_string()).or_default() += 1;
+    }
+    keys
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_jobs_that_follow_each_other_at_once_have_their_own_results_and_errors() {
+    const JOBS: usize = 400;
+    let text = "const { order } = JSON.parse(process.env.BODY);
+console.error('said by ' + order + '.');
+if (order % 10 === 7 && process.env.ATTEMPT === '1') throw new Error('thrown by ' + order + '.');
+if (order % 3) await new Promise((on) => setImmediate(on));
+if (order % 2) return { order };
+console.log(JSON.stringify({ order }));";
+    let (world, jobs) = many(text, "", JOBS).await;
+    for (n, job) in jobs.into_iter().enumerate() {
+        let story = world.wait(job, Word::Success).await;
+        assert_eq!(output(&story), json!({"order": n}));
+        if n % 10 == 7 {
+            let error = error(&story);
+            assert!(error.contains(&format!("thrown by {n}.")), "{n}: {error}");
+            assert!(error.ends_with(&format!("stderr: said by {n}.")), "{n}: {error}");
+        }
+    }
+    let expected = (0..JOBS).map(|n| (format!("k{n}"), if n % 10 == 7 { 2 } else { 1 })).collect();
+    assert_eq!(noted_keys(&world), expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_a_process_that_dies_leaves_one_job_in_doubt_and_those_behind_it_are_run_once() {
+    const JOBS: usize = 300;
+    let text = "const { order } = JSON.parse(process.env.BODY);
+if (order % 100 === 50) process.kill(process.pid, 'SIGKILL');
+if (order % 100 === 75) for (;;);";
+    let (world, jobs) = many(text, "timeout: 5s", JOBS).await;
+    for (n, job) in jobs.into_iter().enumerate() {
+        if n % 100 == 50 || n % 100 == 75 {
+            let story = world.wait(job, Word::Dead).await;
+            assert_eq!(story.row.reason, Some(Reason::UnknownOutcome), "{n}: {story:#?}");
+        } else {
+            let story = world.wait(job, Word::Success).await;
+            assert_eq!(story.attempts.len(), 1, "{n}: {story:#?}");
+        }
+    }
+    assert_eq!(noted_keys(&world), (0..JOBS).map(|n| (format!("k{n}"), 1)).collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c7_a_job_that_waits_for_long_does_not_hold_up_those_behind_it() {
+    const JOBS: usize = 200;
+    // It ends when all others have begun.
+    let text = format!(
+        "const all = () => fs.readFileSync('runs', 'utf8').split('\\n').length > {JOBS};
+if (JSON.parse(process.env.BODY).order === 100) while (!all()) await new Promise((on) => setTimeout(on, 50));"
+    );
+    let (world, jobs) = many(&text, "timeout: 60s", JOBS).await;
+    for job in jobs {
+        world.wait(job, Word::Success).await;
+    }
+    assert_eq!(noted_keys(&world), (0..JOBS).map(|n| (format!("k{n}"), 1)).collect());
 }
 
 #[tokio::test(flavor = "multi_thread")]

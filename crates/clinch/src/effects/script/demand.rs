@@ -32,11 +32,13 @@ impl Demand {
 
     /// Since it was last asked. `None` where the kernel does not tell.
     pub fn share(&mut self, process: Pid) -> Option<f64> {
+        if self.ran.is_zero() {
+            return None;
+        }
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.as_raw_nonzero())).ok()?;
         let wanted = wanted(&text)?;
         let more = wanted.saturating_sub(std::mem::replace(&mut self.wanted, wanted));
-        let ran = std::mem::take(&mut self.ran);
-        (!ran.is_zero()).then(|| more.as_secs_f64() / ran.as_secs_f64())
+        Some(more.as_secs_f64() / std::mem::take(&mut self.ran).as_secs_f64())
     }
 }
 

@@ -1,10 +1,12 @@
 //! Scripts: run in processes that stay warm. A process runs one script only, one job at a time, and goes when it has run
 //! many, was idle for a while, or did what it may not.
 
+mod answer;
 mod demand;
 mod line;
 mod process;
 mod room;
+mod said;
 
 use super::act::{Act, MayBegin, Sending, Sent, Tools};
 use crate::secrets::hide;
@@ -15,9 +17,10 @@ use clinch_core::effect::{Idempotency, RECEIPT_BYTES_MAX, Receipt};
 use clinch_core::key::Fingerprint;
 use clinch_core::script::{Isolation, Language, life};
 use data_encoding::HEXLOWER;
-use line::{Line, Ticket};
-use process::{Process, Ran, Said, Seen};
-use std::collections::{HashMap, VecDeque};
+use line::{From, Line, Ticket};
+use process::{Job, Process, Ran, Report, Seen};
+use said::Said;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,6 +41,8 @@ const SCRIPTS_AT_ONCE: usize = 16;
 const RUNS_MAX: u32 = 100_000;
 /// A process that has had nothing to do for so long is ended.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+/// Who may begin for longer than this may begin for as long as it takes.
+const BEGIN_MAX: Duration = Duration::from_secs(86_400);
 /// Of what a script says when it fails, so much is kept.
 const ERROR_CHARS_MAX: usize = 2_000;
 
@@ -55,6 +60,39 @@ pub struct Home {
     pub language: Language,
     pub text: Arc<str>,
     pub memory_bytes_max: usize,
+    pub isolation: Isolation,
+}
+
+/// How a process is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Usage {
+    /// For one job.
+    Once,
+    /// For one after the other.
+    OneByOne,
+    /// Likewise, and it is given the next ones while it runs one.
+    Ahead,
+}
+
+impl Home {
+    /// How its processes are used. Node gives jobs back when one takes long; Python could not, while it waits for a partner.
+    fn usage(&self) -> Usage {
+        match (self.isolation, self.language) {
+            (Isolation::Process, _) | (_, Language::Bash) => Usage::Once,
+            (Isolation::Warm, Language::Python) => Usage::OneByOne,
+            (Isolation::Warm, Language::Node) => Usage::Ahead,
+        }
+    }
+
+    /// An environment as the runner reads it.
+    fn written(&self, env: &[(String, String)]) -> Bytes {
+        if self.language == Language::Bash {
+            return env.iter().map(|(name, value)| format!("{name}={value}\0")).collect::<String>().into();
+        }
+        let env: serde_json::Map<String, serde_json::Value> =
+            env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        serde_json::Value::Object(env).to_string().into()
+    }
 }
 
 pub struct ScriptCall {
@@ -63,19 +101,12 @@ pub struct ScriptCall {
     /// Never shown, whatever a script says.
     secrets: Vec<String>,
     timeout: Duration,
-    isolation: Isolation,
     ticket: Option<Ticket>,
 }
 
 impl ScriptCall {
-    pub fn new(
-        home: Home,
-        env: Vec<(String, String)>,
-        secrets: Vec<String>,
-        timeout: Duration,
-        isolation: Isolation,
-    ) -> ScriptCall {
-        ScriptCall { home, env, secrets, timeout, isolation, ticket: None }
+    pub fn new(home: Home, env: Vec<(String, String)>, secrets: Vec<String>, timeout: Duration) -> ScriptCall {
+        ScriptCall { home, env, secrets, timeout, ticket: None }
     }
 }
 
@@ -118,18 +149,13 @@ struct Pool {
     /// The right to run a script at all.
     places: Arc<Semaphore>,
     places_max: usize,
-    /// Those of this very script, while anybody runs it or waits for it.
-    lines: Mutex<HashMap<[u8; 32], Weak<Line>>>,
+    /// Those of each script, while anybody runs it or waits for it, or it has processes.
+    lines: Mutex<HashMap<Id, Arc<Line>>>,
     line_processes: usize,
-    /// The longest idle first.
-    idle: Mutex<VecDeque<Idle>>,
 }
 
-struct Idle {
-    home: [u8; 32],
-    process: Process,
-    since: Instant,
-}
+/// Scripts that are the same share a line.
+type Id = ([u8; 32], Usage);
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,64 +171,53 @@ impl Scripts {
 
     /// `None`: the house is left.
     async fn ticket(&self, home: &Home) -> Option<Ticket> {
-        self.stop.run_until_cancelled(self.pool.line(home.id).ticket()).await
+        self.stop.run_until_cancelled(self.pool.line(home).ticket()).await
     }
 
     async fn run(&self, mut call: ScriptCall, may_begin: MayBegin<'_>) -> Sent {
         let Some(ticket) = call.ticket.take() else { return Sent::TooLate };
-        let rights = async { (ticket.turn().await, self.pool.place().await) };
-        let Some((turn, _place)) = self.stop.run_until_cancelled(rights).await else { return Sent::TooLate };
-        let memory_bytes_max = call.home.memory_bytes_max;
-        let seen = |demand| turn.seen(demand, || self.pool.has_room(memory_bytes_max));
-        let sent = self.run_now(call, may_begin, &seen).await;
-        turn.end();
-        sent
-    }
-
-    async fn run_now(&self, call: ScriptCall, may_begin: MayBegin<'_>, seen: Seen<'_>) -> Sent {
-        let warm = if call.isolation == Isolation::Warm { self.pool.take(call.home.id) } else { None };
-        let mut process = match warm.map_or_else(|| self.pool.start(&call.home), Ok) {
-            Ok(process) => process,
-            Err(why) => return Sent::NotSent(why),
-        };
-        let deadline = Instant::now() + call.timeout;
+        let (came, env) = (Instant::now(), call.home.written(&call.env));
+        let mut from = From::End;
         loop {
-            if !may_begin() {
-                return Sent::TooLate;
-            }
-            let was_warm = process.runs() > 0;
-            let began = Instant::now();
-            let (ran, said) = process.run(&call.home, &call.env, deadline, seen).await;
-            let ran = match ran {
-                // It ended while it had nothing to do, and another may do what it did not begin.
-                Ran::NotBegun(_) if was_warm => match self.pool.start(&call.home) {
-                    Ok(another) => {
-                        process = another;
-                        continue;
-                    }
+            // In this order: who has a place waits for nobody, so that those who wait for one do not wait for each other.
+            let rights = async { (ticket.turn(from).await, self.pool.place().await) };
+            let Some((turn, _place)) = self.stop.run_until_cancelled(rights).await else { return Sent::TooLate };
+            let process = match turn.process() {
+                Some(process) => process,
+                None => match self.pool.start(&call.home, ticket.line()) {
+                    Ok(process) => turn.begin(process),
                     Err(why) => return Sent::NotSent(why),
                 },
-                ran => ran,
             };
-            self.count(call.home.language, &ran, began.elapsed());
-            let is_fine = matches!(ran, Ran::Done(_) | Ran::Failed { spoiled: false, .. });
-            if is_fine && call.isolation == Isolation::Warm && process.is_fit(&call.home, seen) {
-                self.pool.give_back(call.home.id, process);
+            let Some(within) = may_begin() else { return Sent::TooLate };
+            let handed_over = Instant::now();
+            let begin_by = handed_over + within.min(BEGIN_MAX);
+            match process.run(Job { env: env.clone(), begin_by, timeout: call.timeout }).await {
+                Ok(report) => {
+                    turn.end(report.left);
+                    ticket.end(handed_over - came + report.waited, report.took);
+                    self.count(call.home.language, &report);
+                    return call.sent(report.ran, &report.said);
+                }
+                // Another does what it did not begin.
+                Err(left) => {
+                    turn.end(left);
+                    from = From::Front;
+                }
             }
-            return call.sent(ran, &said);
         }
     }
 
-    fn count(&self, language: Language, ran: &Ran, took: Duration) {
-        let (outcome, killed) = match ran {
+    fn count(&self, language: Language, report: &Report) {
+        let (outcome, killed) = match &report.ran {
             Ran::Done(_) => ("ok", None),
-            Ran::Failed { .. } => ("failed", None),
+            Ran::Failed(_) => ("failed", None),
             Ran::NotBegun(_) => ("not_begun", None),
             Ran::Broken(_) => ("broken", None),
             Ran::TimedOut => ("broken", Some("timeout")),
             Ran::Ended(excess, _) => ("broken", Some(excess.word())),
         };
-        self.metrics.script(language.word(), outcome, took);
+        self.metrics.script(language.word(), outcome, report.took);
         if let Some(why) = killed {
             self.metrics.script_killed(language.word(), why);
         }
@@ -219,7 +234,7 @@ impl ScriptCall {
                 Sent::Answered { receipt, retry_after: None, is_whole: true }
             }
             Ran::NotBegun(why) => Sent::NotSent(self.shown(&why, said)),
-            Ran::Failed { why, .. } => Sent::Failed { reason: Reason::ScriptError, why: self.shown(&why, said) },
+            Ran::Failed(why) => Sent::Failed { reason: Reason::ScriptError, why: self.shown(&why, said) },
             Ran::TimedOut => {
                 let why = format!("it ran longer than {} and was ended", clinch_core::time::human(self.timeout));
                 Sent::Broken { reason: Reason::Timeout, why: self.shown(&why, said) }
@@ -269,19 +284,12 @@ impl Pool {
             places_max,
             lines: Mutex::default(),
             line_processes,
-            idle: Mutex::default(),
         }
     }
 
-    fn line(&self, home: [u8; 32]) -> Arc<Line> {
-        let mut lines = lock(&self.lines);
-        if let Some(line) = lines.get(&home).and_then(Weak::upgrade) {
-            return line;
-        }
-        lines.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(Line::new(self.line_processes, self.places_max / 2));
-        lines.insert(home, Arc::downgrade(&line));
-        line
+    fn line(&self, home: &Home) -> Arc<Line> {
+        let line = || Arc::new(Line::new(self.line_processes, self.places_max / 2, home.usage()));
+        lock(&self.lines).entry((home.id, home.usage())).or_insert_with(line).clone()
     }
 
     async fn place(&self) -> OwnedSemaphorePermit {
@@ -294,30 +302,38 @@ impl Pool {
             && room::free_bytes().is_none_or(|free| free > memory_bytes_max as u64)
     }
 
-    /// The one that was used last.
-    fn take(&self, home: [u8; 32]) -> Option<Process> {
-        let mut idle = lock(&self.idle);
-        let at = idle.iter().rposition(|idle| idle.home == home)?;
-        idle.remove(at).map(|idle| idle.process)
-    }
-
-    fn give_back(&self, home: [u8; 32], process: Process) {
-        lock(&self.idle).push_back(Idle { home, process, since: Instant::now() });
-    }
-
-    /// A new one, for which another that is idle may have to go.
-    fn start(&self, home: &Home) -> Result<Process, String> {
-        let busy = self.places_max - self.places.available_permits().min(self.places_max);
-        let gone: Vec<Idle> = {
-            let mut idle = lock(&self.idle);
-            let too_many = (idle.len() + busy).saturating_sub(self.places_max).min(idle.len());
-            idle.drain(..too_many).collect()
-        };
-        drop(gone);
+    /// A new one of that line, for which another that is idle may have to go.
+    fn start(self: &Arc<Self>, home: &Home, line: &Arc<Line>) -> Result<Process, String> {
+        self.make_room();
         self.write_programs()
             .map_err(|error| format!("there is no place for the programs that run scripts: {error}"))?;
         let runs_max = life(self.runs_max, self.started.fetch_add(1, Ordering::Relaxed));
-        Process::start(home, runs_max, &self.programs, &self.workspace)
+        let (pool, line, memory_bytes_max) = (Arc::downgrade(self), Arc::downgrade(line), home.memory_bytes_max);
+        let seen: Seen = Box::new(move |demand| {
+            if let (Some(pool), Some(line)) = (pool.upgrade(), line.upgrade()) {
+                line.seen(demand, || pool.has_room(memory_bytes_max));
+            }
+        });
+        Process::start(home, runs_max, &self.programs, &self.workspace, seen)
+    }
+
+    /// There are never more processes than may be used at once: those that are idle for the longest time go.
+    fn make_room(&self) {
+        let lines = lock(&self.lines);
+        let count: usize = lines.values().map(|line| line.processes()).sum();
+        for _ in self.places_max..count {
+            let idle = lines.values().filter_map(|line| Some((line.idle_since()?, line)));
+            let Some((since, line)) = idle.min_by_key(|(since, _)| *since) else { return };
+            line.end_idle(since);
+        }
+    }
+
+    /// Ends those that are idle since then, or for longer.
+    fn end_idle(&self, since: Instant) {
+        lock(&self.lines).retain(|_, line| {
+            line.end_idle(since);
+            line.processes() > 0 || Arc::strong_count(line) > 1
+        });
     }
 
     /// Once, and whole: another may be reading them.
@@ -340,18 +356,19 @@ async fn end_the_idle(pool: Weak<Pool>) {
     loop {
         tokio::time::sleep(IDLE_MAX / 4).await;
         let Some(pool) = pool.upgrade() else { return };
-        let gone: Vec<Idle> = {
-            let mut idle = lock(&pool.idle);
-            let kept = idle.iter().position(|idle| idle.since.elapsed() < IDLE_MAX).unwrap_or(idle.len());
-            idle.drain(..kept).collect()
-        };
-        drop(gone);
+        if let Some(since) = Instant::now().checked_sub(IDLE_MAX) {
+            pool.end_idle(since);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn home(language: Language, text: &str) -> Home {
+        Home { id: [0; 32], language, text: text.into(), memory_bytes_max: 512 << 20, isolation: Isolation::Warm }
+    }
 
     #[test]
     fn c7_the_last_line_of_json_is_the_result() {
@@ -368,9 +385,9 @@ mod tests {
 
     #[test]
     fn p9_no_part_of_a_secret_is_left_where_an_error_is_cut() {
-        let home = Home { id: [0; 32], language: Language::Bash, text: "".into(), memory_bytes_max: 64 << 20 };
+        let home = home(Language::Bash, "");
         let secrets = ["canary", "canary-of-a-secret"].map(String::from).to_vec();
-        let call = ScriptCall::new(home, vec![], secrets, Duration::from_secs(1), Isolation::Warm);
+        let call = ScriptCall::new(home, vec![], secrets, Duration::from_secs(1));
         let many = "so ".repeat(ERROR_CHARS_MAX / 3 - 1);
         let err = format!("canary-of-a-secret {many}").into_bytes();
         let shown = call.shown(&format!("{many} canary-of-a-secret"), &Said { out: Vec::new(), err });
@@ -384,17 +401,12 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let pool = Arc::new(Pool::new(directory.path().to_path_buf(), directory.path(), 3));
         let scripts = Scripts { pool, metrics: Arc::default(), stop: CancellationToken::new() };
-        let home = Home {
-            id: [0; 32],
-            language: Language::Node,
-            text: "return process.pid".into(),
-            memory_bytes_max: 512 << 20,
-        };
+        let home = home(Language::Node, "return process.pid");
         let mut processes = Vec::new();
         for _ in 0..7 {
-            let mut call = ScriptCall::new(home.clone(), vec![], vec![], Duration::from_secs(60), Isolation::Warm);
+            let mut call = ScriptCall::new(home.clone(), vec![], vec![], Duration::from_secs(60));
             call.ticket = scripts.ticket(&home).await;
-            match scripts.run(call, &|| true).await {
+            match scripts.run(call, &|| Some(Duration::MAX)).await {
                 Sent::Answered { receipt, .. } => processes.push(receipt.body),
                 other => panic!("{other:?}"),
             }

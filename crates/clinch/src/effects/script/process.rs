@@ -1,26 +1,33 @@
-//! One process that runs a script, and what came of each run. Whatever it starts is in its group, and ends with it.
+//! One process that runs a script, for one job at a time. Whatever it starts is in its group, and ends with it.
+//!
+//! It may have jobs before it, which it begins without asking. The first that it has not answered may have begun, and no other: a runner answers one
+//! before it begins the next. A job that was not begun in time is given back.
 
-use super::Home;
+use super::answer::{self, Answer};
 use super::demand::Demand;
+use super::said::{OUTPUT_BYTES_MAX, Pipe, Said, read_now};
+use super::{Home, Usage};
+use crate::clock::{secret_bytes, shared_micros};
 use crate::runtimes::program;
-use clinch_core::script::Language;
+use bytes::Bytes;
+use clinch_core::script::{Language, WAIT_MAX};
+use data_encoding::HEXLOWER;
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::json;
-use std::fmt;
+use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::pin::{Pin, pin};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, Sleep};
 
-/// A script that writes more than this, output and errors together, is ended.
-const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// The most that an answer of a runner has.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// How often it is looked at how much memory a script holds.
@@ -30,41 +37,52 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// What a script sees of our own environment. Nothing else: secrets may be in it.
 const KEPT: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 
-pub struct Process {
-    /// Also the group of everything that it starts.
-    leader: Pid,
-    child: Child,
-    /// To the runner. That of bash hears and does not answer: it runs once and ends.
-    wire: UnixStream,
-    unread: Vec<u8>,
-    out: ChildStdout,
-    err: ChildStderr,
-    runs: u32,
-    runs_max: u32,
-    /// When it was last looked at: how much memory it holds, and how much it wants the processors.
-    looked: Instant,
-    demand: Demand,
+/// Told how much the process wants the processors.
+pub type Seen = Box<dyn Fn(f64) + Send + Sync>;
+
+/// It ends when nobody has it any more and what it was given is done.
+pub struct Process(mpsc::UnboundedSender<Given>);
+
+/// A job for a process.
+pub struct Job {
+    /// As its runner reads it.
+    pub env: Bytes,
+    /// Later it is not begun.
+    pub begin_by: Instant,
+    /// How long it may take from its beginning.
+    pub timeout: Duration,
 }
 
-/// Who is told how much a process wants the processors, when it is looked at.
-pub type Seen<'a> = &'a (dyn Fn(f64) + Send + Sync);
+/// What came of a job that was begun, or could not be; else it is for another process.
+pub type Reported = Result<Report, Left>;
 
-/// What a script wrote during one run.
-#[derive(Default)]
-pub struct Said {
-    pub out: Vec<u8>,
-    pub err: Vec<u8>,
+type Given = (Job, oneshot::Sender<Reported>);
+
+pub struct Report {
+    pub ran: Ran,
+    pub said: Said,
+    /// Until it began, after it was handed over.
+    pub waited: Duration,
+    pub took: Duration,
+    pub left: Left,
+}
+
+/// What a process is good for after a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The next.
+    Fit,
+    /// The next, when it has answered the one that it runs.
+    Late,
+    /// Nothing more.
+    Gone,
 }
 
 /// How one run ended.
 pub enum Ran {
     /// With what it returned, if anything.
     Done(Option<String>),
-    /// With an error. A process that is spoiled would fail in the same way for ever.
-    Failed {
-        why: String,
-        spoiled: bool,
-    },
+    Failed(String),
     /// Not a line of it was run.
     NotBegun(String),
     TimedOut,
@@ -89,42 +107,82 @@ impl Excess {
     }
 }
 
-#[derive(serde::Deserialize)]
-struct Answer {
-    #[serde(default)]
-    begun: bool,
-    returned: Option<Text>,
-    error: Option<Text>,
-    #[serde(default)]
-    spoiled: bool,
-}
-
-/// What a script says. Texts of scripts may have half of a character, as where one was cut in two; it is replaced.
-struct Text(String);
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
-        // As a string it would be refused with all that is said beside it.
-        from.deserialize_bytes(Lossy)
-    }
-}
-
-struct Lossy;
-
-impl Visitor<'_> for Lossy {
-    type Value = Text;
-
-    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("a text")
-    }
-
-    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text, E> {
-        Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
-    }
-}
-
 impl Process {
-    pub fn start(home: &Home, runs_max: u32, programs: &Path, workspace: &Path) -> Result<Process, String> {
+    pub fn start(home: &Home, runs_max: u32, programs: &Path, workspace: &Path, seen: Seen) -> Result<Process, String> {
+        let follower = Follower::start(home, runs_max, programs, workspace, seen)?;
+        let (jobs, given) = mpsc::unbounded_channel();
+        tokio::spawn(follower.follow(given));
+        Ok(Process(jobs))
+    }
+
+    /// Runs the script once, after those that were handed over before.
+    pub async fn run(&self, job: Job) -> Reported {
+        let (to, report) = oneshot::channel();
+        // It ended when it had nothing to do.
+        self.0.send((job, to)).map_err(|_| Left::Gone)?;
+        report.await.unwrap_or_else(|_| {
+            let (ran, said) = (Ran::Broken("nobody follows its process any more".into()), Said::default());
+            Ok(Report { ran, said, waited: Duration::ZERO, took: Duration::ZERO, left: Left::Gone })
+        })
+    }
+}
+
+/// Hands jobs to a process and hears what becomes of them.
+struct Follower {
+    home: Home,
+    /// Also the group of everything that it starts.
+    leader: Pid,
+    child: Child,
+    /// To the runner. That of bash hears and does not answer: it runs once and ends.
+    wire: UnixStream,
+    unsent: Vec<u8>,
+    /// How many bytes went over it.
+    sent: u64,
+    unread: Vec<u8>,
+    out: Pipe<ChildStdout>,
+    err: Pipe<ChildStderr>,
+    /// Written between what one job wrote and what the next did, by runners that are given jobs ahead.
+    mark: Option<String>,
+    /// The first of them runs.
+    jobs: VecDeque<Pending>,
+    /// Since when, unless there is none.
+    since: Instant,
+    /// A new one says when it has come as far as the script; then it begins what it gets.
+    has_begun: bool,
+    /// How many jobs it was given.
+    given: u64,
+    /// How many it has answered.
+    runs: u32,
+    runs_max: u32,
+    /// It has not grown too large.
+    is_small: bool,
+    demand: Demand,
+    seen: Seen,
+}
+
+struct Pending {
+    no: u64,
+    /// It has all of this job when so many bytes were sent.
+    sent_at: u64,
+    came: Instant,
+    timeout: Duration,
+    to: oneshot::Sender<Reported>,
+}
+
+/// Why there are no more answers.
+enum End {
+    /// It may run no other job, and will not.
+    Spoiled,
+    /// The wire is closed.
+    Closed,
+    /// Before all was read that was on it.
+    Reset,
+    Status(std::io::Result<ExitStatus>),
+    Ran(Ran),
+}
+
+impl Follower {
+    fn start(home: &Home, runs_max: u32, programs: &Path, workspace: &Path, seen: Seen) -> Result<Follower, String> {
         let program = program(home.language);
         let failed = |error: std::io::Error| format!("`{program}` cannot be started: {error}");
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
@@ -157,132 +215,272 @@ impl Process {
         let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it was not waited for");
         let (out, err) = (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
         let wire = UnixStream::from_std(ours).map_err(failed)?;
-        Ok(Process {
+        Ok(Follower {
             leader,
             child,
             wire,
+            unsent: Vec::new(),
+            sent: 0,
             unread: Vec::new(),
-            out,
-            err,
+            out: Pipe::new(out),
+            err: Pipe::new(err),
+            mark: (home.usage() == Usage::Ahead).then(|| HEXLOWER.encode(&secret_bytes())),
+            jobs: VecDeque::new(),
+            since: Instant::now(),
+            has_begun: home.language == Language::Bash,
+            given: 0,
             runs: 0,
             runs_max,
-            looked: Instant::now(),
+            is_small: true,
             demand: Demand::new(),
+            seen,
+            home: home.clone(),
         })
     }
 
-    pub fn runs(&self) -> u32 {
-        self.runs
-    }
-
-    /// May it run another job?
-    pub fn is_fit(&mut self, home: &Home, seen: Seen<'_>) -> bool {
-        home.language != Language::Bash && self.runs < self.runs_max && self.is_small(home, seen)
-    }
-
-    /// To look takes as long as many a run, so it is not done after every one.
-    fn is_small(&mut self, home: &Home, seen: Seen<'_>) -> bool {
-        self.looked.elapsed() < LOOK_EVERY || self.look(home, seen)
-    }
-
-    /// Whether it holds no more memory than it may.
-    fn look(&mut self, home: &Home, seen: Seen<'_>) -> bool {
-        self.looked = Instant::now();
-        if let Some(share) = self.demand.share(self.leader) {
-            seen(share);
+    async fn follow(mut self, mut given: mpsc::UnboundedReceiver<Given>) {
+        let end = self.work(&mut given).await;
+        // What comes from now on is for others.
+        given.close();
+        if let Some(end) = end {
+            self.close(end).await;
         }
-        resident(self.leader) <= home.memory_bytes_max
-    }
-
-    /// Runs the script once. Unless it ended well, or with an error of its own, the process is gone afterwards.
-    pub async fn run(
-        &mut self,
-        home: &Home,
-        env: &[(String, String)],
-        deadline: Instant,
-        seen: Seen<'_>,
-    ) -> (Ran, Said) {
-        // What it wrote when it had nothing to do is nobody's.
-        drop(self.rest(Said::default()));
-        let message = message(home, env, self.runs == 0);
-        self.runs += 1;
-        self.demand.begin();
-        let mut said = Said::default();
-        let ran = match tokio::time::timeout_at(deadline, self.wire.write_all(&message)).await {
-            Ok(Ok(())) => self.follow(home, &mut said, deadline, seen).await,
-            // Before it has all of a job it does not begin.
-            Ok(Err(_)) => Ran::NotBegun(self.end().await),
-            Err(_) => Ran::NotBegun("its process did not take the job in time".into()),
-        };
-        if !matches!(ran, Ran::Done(_) | Ran::Failed { .. }) {
-            self.kill();
+        while let Ok((_, to)) = given.try_recv() {
+            let _ = to.send(Err(Left::Gone));
         }
-        self.demand.count();
-        (ran, self.rest(said))
     }
 
-    async fn follow(&mut self, home: &Home, said: &mut Said, deadline: Instant, seen: Seen<'_>) -> Ran {
-        let is_bash = home.language == Language::Bash;
-        // One that has run before begins what it gets. A new one says when it is there.
-        let mut begun = is_bash || self.runs > 1;
-        let (mut is_out_open, mut is_err_open) = (true, true);
-        let mut look = tokio::time::interval_at(Instant::now() + LOOK_EVERY, LOOK_EVERY);
+    /// Until there is nothing more to do, or nobody to do it.
+    async fn work(&mut self, given: &mut mpsc::UnboundedReceiver<Given>) -> Option<End> {
+        let is_bash = self.home.language == Language::Bash;
+        let mut is_wanted = true;
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut alarm = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
-            match next_answer(&mut self.unread) {
-                Some(Ok(Answer { begun: true, .. })) => {
-                    // The rest of what it says may have come with it.
-                    begun = true;
+            if let Some(end) = self.hear() {
+                return Some(end);
+            }
+            if self.unread.len() > ANSWER_BYTES_MAX {
+                return Some(End::Ran(Ran::Ended(Excess::Output, "its answer is too long".into())));
+            }
+            let is_busy = !self.jobs.is_empty();
+            if !is_busy && !is_wanted {
+                return None;
+            }
+            self.set(alarm.as_mut());
+            let (mut hears, says) = self.wire.split();
+            tokio::select! {
+                biased;
+                read = hears.read_buf(&mut self.unread), if !is_bash => match read {
+                    Ok(1..) => {}
+                    Err(error) if error.kind() == ErrorKind::ConnectionReset => return Some(End::Reset),
+                    Ok(0) | Err(_) => return Some(End::Closed),
+                },
+                () = self.out.read(), if self.out.is_open => {}
+                () = self.err.read(), if self.err.is_open => {}
+                job = given.recv(), if is_wanted => {
+                    match job {
+                        Some(job) => self.take(job),
+                        None => is_wanted = false,
+                    }
+                    while let Ok(job) = given.try_recv() {
+                        self.take(job);
+                    }
+                    if let Some(end) = self.send() {
+                        return Some(end);
+                    }
+                }
+                _ = says.writable(), if !self.unsent.is_empty() => {
+                    if let Some(end) = self.send() {
+                        return Some(end);
+                    }
+                }
+                status = self.child.wait(), if is_bash && is_busy => return Some(End::Status(status)),
+                _ = look.tick(), if is_busy => {
+                    self.look();
+                    if !self.is_small && self.since.elapsed() >= LOOK_EVERY {
+                        let most = self.home.memory_bytes_max >> 20;
+                        let why = format!("it held more than {most}MiB of memory and was ended");
+                        return Some(End::Ran(Ran::Ended(Excess::Memory, why)));
+                    }
+                }
+                () = alarm.as_mut(), if is_busy => {
+                    if self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
+                        return Some(End::Ran(Ran::TimedOut));
+                    }
+                }
+            }
+            // What the first of them wrote: before the next began to write, the first was answered.
+            if self.out.len() + self.err.len() > OUTPUT_BYTES_MAX && !read_now(&self.wire, &mut self.unread) {
+                let most = OUTPUT_BYTES_MAX >> 20;
+                let why = format!("it wrote more than {most}MiB and was ended");
+                return Some(End::Ran(Ran::Ended(Excess::Output, why)));
+            }
+        }
+    }
+
+    /// By when the one that runs must have ended.
+    fn deadline(&self) -> Option<Instant> {
+        self.jobs.front().map(|job| self.since + job.timeout)
+    }
+
+    /// To set it for every job would take longer than to be woken once in a while for nothing.
+    fn set(&self, alarm: Pin<&mut Sleep>) {
+        if let Some(deadline) = self.deadline()
+            && (alarm.is_elapsed() || deadline < alarm.deadline())
+        {
+            alarm.reset(deadline);
+        }
+    }
+
+    fn take(&mut self, (job, to): Given) {
+        let now = Instant::now();
+        let mut begin_by = job.begin_by;
+        if self.jobs.is_empty() {
+            // What it wrote when it had nothing to do is nobody's.
+            let mark = None;
+            drop((self.out.take(mark), self.err.take(mark)));
+            self.since = now;
+            self.demand.begin();
+        } else {
+            begin_by = begin_by.min(now + WAIT_MAX);
+        }
+        self.given += 1;
+        let (no, by) = (self.given, shared_micros(begin_by.into_std()));
+        if self.home.language == Language::Bash {
+            self.unsent.extend_from_slice(&job.env);
+            self.unsent.extend(format!("\0{}\0", self.home.text.replace('\0', "")).bytes());
+        } else {
+            if no == 1 {
+                self.unsent.extend(format!("{}\n", json!({ "script": &*self.home.text, "mark": self.mark })).bytes());
+            }
+            self.unsent.extend(format!("{{\"no\":{no},\"by\":{by},\"env\":").bytes());
+            self.unsent.extend_from_slice(&job.env);
+            self.unsent.extend(b"}\n");
+        }
+        let sent_at = self.sent + self.unsent.len() as u64;
+        self.jobs.push_back(Pending { no, sent_at, came: now, timeout: job.timeout, to });
+    }
+
+    fn send(&mut self) -> Option<End> {
+        while !self.unsent.is_empty() {
+            match self.wire.try_write(&self.unsent) {
+                Ok(length) => {
+                    self.unsent.drain(..length);
+                    self.sent += length as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(_) => return Some(End::Closed),
+            }
+        }
+        None
+    }
+
+    fn hear(&mut self) -> Option<End> {
+        while let Some(answer) = answer::next(&mut self.unread) {
+            let (ran, spoiled) = match answer {
+                Ok(Answer::Begun) => {
+                    self.has_begun = true;
                     continue;
                 }
-                Some(Ok(Answer { error: Some(Text(why)), spoiled, .. })) => return Ran::Failed { why, spoiled },
-                Some(Ok(answer)) => return Ran::Done(answer.returned.map(|Text(text)| text)),
-                Some(Err(why)) => return Ran::Broken(why),
-                None => {}
+                Ok(Answer::Late(no)) => {
+                    self.give_back(no);
+                    continue;
+                }
+                Ok(Answer::Ended { result, spoiled }) => (result.map_or_else(Ran::Failed, Ran::Done), spoiled),
+                Err(why) => return Some(End::Ran(Ran::Broken(why))),
+            };
+            self.runs += 1;
+            let is_fit = self.is_small && self.runs < self.runs_max && !spoiled;
+            self.answer(ran, if is_fit { Left::Fit } else { Left::Gone });
+            if spoiled {
+                return Some(End::Spoiled);
             }
-            tokio::select! {
-                read = self.wire.read_buf(&mut self.unread), if !is_bash => match read {
-                    Ok(1..) if self.unread.len() > ANSWER_BYTES_MAX => {
-                        return Ran::Ended(Excess::Output, "its answer is too long".into());
-                    }
-                    Ok(1..) => {}
-                    // It ended before it had read all of the job: the kernel says so.
-                    Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ran::NotBegun(self.end().await),
-                    Ok(0) | Err(_) if begun => return Ran::Broken(self.end().await),
-                    // It never came as far as the script.
-                    Ok(0) | Err(_) => return Ran::NotBegun(self.end().await),
-                },
-                read = self.out.read_buf(&mut said.out), if is_out_open => is_out_open = matches!(read, Ok(1..)),
-                read = self.err.read_buf(&mut said.err), if is_err_open => is_err_open = matches!(read, Ok(1..)),
-                status = self.child.wait(), if is_bash => return by_status(status),
-                _ = look.tick() => {
-                    self.demand.count();
-                    if !self.look(home, seen) {
-                        let most = home.memory_bytes_max >> 20;
-                        return Ran::Ended(Excess::Memory, format!("it held more than {most}MiB of memory and was ended"));
-                    }
-                },
-                () = tokio::time::sleep_until(deadline) => return Ran::TimedOut,
+        }
+        None
+    }
+
+    /// The first of them is over, and the next has begun.
+    fn answer(&mut self, ran: Ran, left: Left) {
+        let Some(job) = self.jobs.pop_front() else { return };
+        let (began, now) = (self.since, Instant::now());
+        self.since = now;
+        if self.jobs.is_empty() {
+            self.demand.count();
+        }
+        let mark = self.mark.as_deref().map(str::as_bytes);
+        let said = Said { out: self.out.take(mark), err: self.err.take(mark) };
+        let waited = began.saturating_duration_since(job.came);
+        let _ = job.to.send(Ok(Report { ran, said, waited, took: now - began, left }));
+    }
+
+    /// Somebody else's: the one that runs takes long.
+    fn give_back(&mut self, no: u64) {
+        if let Some(at) = self.jobs.iter().position(|job| job.no == no)
+            && let Some(job) = self.jobs.remove(at)
+        {
+            if at == 0 {
+                self.since = Instant::now();
             }
-            if said.out.len() + said.err.len() > OUTPUT_BYTES_MAX {
-                let most = OUTPUT_BYTES_MAX >> 20;
-                return Ran::Ended(Excess::Output, format!("it wrote more than {most}MiB and was ended"));
-            }
+            let _ = job.to.send(Err(if self.jobs.is_empty() { Left::Fit } else { Left::Late }));
+        }
+    }
+
+    /// How much it wants the processors, and whether it holds no more memory than it may. To look takes as long as many a run.
+    fn look(&mut self) {
+        self.demand.count();
+        if let Some(share) = self.demand.share(self.leader) {
+            (self.seen)(share);
+        }
+        self.is_small = resident(self.leader) <= self.home.memory_bytes_max;
+    }
+
+    /// Nothing is run here any more. Those that it had before it are for others, but for the one that may have begun.
+    async fn close(&mut self, end: End) {
+        let (first, is_alone) = (self.jobs.front().map(|job| job.no), self.jobs.len() == 1);
+        // One that closed its wire ends by itself, and so says how.
+        let ended = match end {
+            End::Closed | End::Reset => self.ended().await,
+            _ => String::new(),
+        };
+        self.kill();
+        let _ = tokio::time::timeout(END_MAX, self.child.wait()).await;
+        if !matches!(end, End::Spoiled) {
+            // It may have answered before it was ended: then the next has begun.
+            while read_now(&self.wire, &mut self.unread) {}
+            let _ = self.hear();
+        }
+        let is_sent = self.jobs.front().is_some_and(|job| job.sent_at <= self.sent);
+        let is_first = self.jobs.front().map(|job| job.no) == first;
+        let not_begun = |why| (self.runs == 0).then_some(Ran::NotBegun(why));
+        let ran = match end {
+            End::Spoiled => None,
+            End::Status(status) => Some(by_status(status)),
+            // Before it has all of a job it does not begin.
+            End::Ran(Ran::TimedOut) if !is_sent => not_begun("its process did not take the job in time".into()),
+            End::Ran(ran) if is_first => Some(ran),
+            End::Ran(_) if is_sent => Some(Ran::Broken("its process was ended because of the job before it".into())),
+            End::Ran(_) => None,
+            // It ended before it had read all of the job: the kernel says so.
+            End::Reset if is_alone => not_begun(ended),
+            End::Closed | End::Reset if self.has_begun && is_sent => Some(Ran::Broken(ended)),
+            End::Closed | End::Reset => not_begun(ended),
+        };
+        if let Some(ran) = ran {
+            self.answer(ran, Left::Gone);
+        }
+        for job in self.jobs.drain(..) {
+            let _ = job.to.send(Err(Left::Gone));
         }
     }
 
     /// How it ended whose wire is closed.
-    async fn end(&mut self) -> String {
+    async fn ended(&mut self) -> String {
         match tokio::time::timeout(END_MAX, self.child.wait()).await {
             Ok(Ok(status)) => format!("its process ended ({status})"),
             _ => "its process closed the connection".to_string(),
         }
-    }
-
-    /// With what is left in the pipes: whoever answers has written everything before.
-    fn rest(&self, mut said: Said) -> Said {
-        drain(&self.out, &mut said.out);
-        drain(&self.err, &mut said.err);
-        said
     }
 
     /// With everything that it started. The number is not given to another process while its group has members, and bash
@@ -292,46 +490,18 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for Follower {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// A job, and the script before the first one.
-fn message(home: &Home, env: &[(String, String)], is_first: bool) -> Vec<u8> {
-    if home.language == Language::Bash {
-        let pairs: String = env.iter().map(|(name, value)| format!("{name}={value}\0")).collect();
-        return format!("{pairs}\0{}\0", home.text.replace('\0', "")).into_bytes();
-    }
-    let env: serde_json::Map<String, serde_json::Value> =
-        env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
-    let job = json!({ "env": env });
-    let message = if is_first { format!("{}\n{job}\n", json!({ "script": &*home.text })) } else { format!("{job}\n") };
-    message.into_bytes()
-}
-
-fn next_answer(unread: &mut Vec<u8>) -> Option<Result<Answer, String>> {
-    let end = unread.iter().position(|byte| *byte == b'\n')?;
-    let line: Vec<u8> = unread.drain(..=end).collect();
-    Some(serde_json::from_slice(&line).map_err(|_| "its answer cannot be read".to_string()))
-}
-
 fn by_status(status: std::io::Result<ExitStatus>) -> Ran {
     match status.map(|status| (status, status.code(), status.signal())) {
         Ok((_, Some(0), _)) => Ran::Done(None),
-        Ok((_, Some(code), _)) => Ran::Failed { why: format!("it ended with status {code}"), spoiled: true },
+        Ok((_, Some(code), _)) => Ran::Failed(format!("it ended with status {code}")),
         Ok((status, ..)) => Ran::Broken(format!("its process ended ({status})")),
         Err(error) => Ran::Broken(error.to_string()),
-    }
-}
-
-fn drain(from: impl AsFd, into: &mut Vec<u8>) {
-    let mut piece = [0; 8 << 10];
-    while into.len() <= OUTPUT_BYTES_MAX
-        && let Ok(length @ 1..) = rustix::io::read(&from, &mut piece)
-    {
-        into.extend_from_slice(&piece[..length]);
     }
 }
 
@@ -348,24 +518,139 @@ fn resident(process: Pid) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use clinch_core::script::Isolation;
 
-    #[test]
-    fn c7_half_of_a_character_in_an_answer_is_replaced() {
-        let check = |line: &str, returned: Option<&str>, error: Option<&str>| {
-            let answer = next_answer(&mut format!("{line}\n").into_bytes()).expect("a line").expect("an answer");
-            let text = |text: Option<Text>| text.map(|Text(text)| text);
-            assert_eq!(
-                (text(answer.returned), text(answer.error)),
-                (returned.map(str::to_string), error.map(str::to_string))
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A process in the directory, with the runners as they are in the source.
+    pub fn start(directory: &Path, language: Language, text: &str) -> Process {
+        let (memory_bytes_max, isolation) = (512 << 20, Isolation::Warm);
+        let home = Home { id: [0; 32], language, text: text.into(), memory_bytes_max, isolation };
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/effects/script");
+        Process::start(&home, 1_000, &programs, directory, Box::new(|_| {})).expect("a process")
+    }
+
+    fn job(key: &str, timeout: Duration) -> Job {
+        let env = json!({ "KEY": key }).to_string().into();
+        Job { env, begin_by: Instant::now() + LONG, timeout }
+    }
+
+    fn done(reported: Reported) -> (Option<String>, Said) {
+        match reported {
+            Ok(Report { ran: Ran::Done(returned), said, .. }) => (returned, said),
+            Ok(Report { ran: Ran::Failed(why) | Ran::Broken(why) | Ran::NotBegun(why), .. }) => panic!("{why}"),
+            Ok(_) => panic!("it was ended"),
+            Err(left) => panic!("it was given back: {left:?}"),
+        }
+    }
+
+    fn runs(directory: &Path) -> String {
+        std::fs::read_to_string(directory.join("runs")).unwrap_or_default()
+    }
+
+    /// Notes its key, and then does as the key says.
+    const AS_TOLD: &str = "import fs from 'node:fs';
+const { KEY } = process.env;
+fs.appendFileSync('runs', KEY + ';');
+if (KEY === 'computes') for (const end = Date.now() + 400; Date.now() < end; );
+if (KEY === 'waits') await new Promise((on) => setTimeout(on, 400));
+if (KEY === 'never ends') for (;;);
+if (KEY === 'dies') process.kill(process.pid, 'SIGKILL');
+if (KEY === 'closes') fs.closeSync(1);
+return KEY;";
+
+    #[tokio::test]
+    async fn c7_a_job_that_is_behind_another_begins_when_that_has_ended_and_what_they_write_is_told_apart() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let text = "import { execSync } from 'node:child_process';
+console.log('out of ' + process.env.KEY);
+console.error('err of ' + process.env.KEY);
+if (process.env.KEY === '3') execSync('echo of a child', { stdio: 'inherit' });
+if (process.env.KEY === '5') console.log('x'.repeat(200000));
+await new Promise((on) => setImmediate(on));
+return process.pid;";
+        let process = start(directory.path(), Language::Node, text);
+        let first = done(process.run(job("0", LONG)).await).0;
+        let all = (1..=8).map(|key| process.run(job(&key.to_string(), LONG)));
+        for (reported, key) in futures_util::future::join_all(all).await.into_iter().zip(1..) {
+            let (returned, said) = done(reported);
+            assert_eq!(returned, first, "all in one process");
+            let mut out = format!("out of {key}\n");
+            if key == 3 {
+                out += "of a child\n";
+            }
+            if key == 5 {
+                out += &format!("{}\n", "x".repeat(200_000));
+            }
+            assert!(said.out == out.as_bytes(), "{key}: {}", String::from_utf8_lossy(&said.out));
+            assert_eq!(said.err, format!("err of {key}\n").as_bytes());
+        }
+    }
+
+    #[tokio::test]
+    async fn c7_jobs_behind_one_that_takes_long_are_given_back_and_not_begun() {
+        for slow in ["waits", "computes"] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let process = start(directory.path(), Language::Node, AS_TOLD);
+            done(process.run(job("quick", LONG)).await);
+            let (slow_one, behind, other) = tokio::join!(
+                process.run(job(slow, LONG)),
+                process.run(job("behind", LONG)),
+                process.run(job("other", LONG)),
             );
-        };
-        check("{}", None, None);
-        check(r#"{"returned": null}"#, None, None);
-        check(r#"{"returned": "{\"a\":\"\u00fc\ud83d\ude00\"}"}"#, Some(r#"{"a":"ü😀"}"#), None);
-        check(r#"{"returned": "\"x\ud83d"}"#, Some("\"x\u{fffd}\u{fffd}\u{fffd}"), None);
-        check(r#"{"error": "\udce9!"}"#, None, Some("\u{fffd}\u{fffd}\u{fffd}!"));
-        assert!(next_answer(&mut b"{\"error\": 7}\n".to_vec()).expect("a line").is_err());
+            assert_eq!(done(slow_one).0, Some(format!("\"{slow}\"")));
+            // While it waits it gives them back at once; while it computes it can only do so afterwards.
+            let left = if slow == "waits" { [Left::Late, Left::Late] } else { [Left::Late, Left::Fit] };
+            assert_eq!([behind.err(), other.err()], left.map(Some), "{slow}");
+            assert_eq!(done(process.run(job("again", LONG)).await).0, Some("\"again\"".into()));
+            assert_eq!(runs(directory.path()), format!("quick;{slow};again;"));
+        }
+    }
+
+    #[tokio::test]
+    async fn c7_of_those_that_a_process_had_only_the_first_may_have_begun_when_it_ended() {
+        for (first, timeout) in [("never ends", Duration::from_secs(2)), ("dies", LONG)] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let process = start(directory.path(), Language::Node, AS_TOLD);
+            done(process.run(job("quick", LONG)).await);
+            let (first_one, behind, other) = tokio::join!(
+                process.run(job(first, timeout)),
+                process.run(job("behind", LONG)),
+                process.run(job("other", LONG)),
+            );
+            let Ok(Report { ran, left: Left::Gone, .. }) = first_one else { panic!("{first}: it had begun") };
+            assert!(matches!((first, ran), ("never ends", Ran::TimedOut) | ("dies", Ran::Broken(_))), "{first}");
+            assert_eq!([behind.err(), other.err()], [Some(Left::Gone); 2], "{first}");
+            assert_eq!(process.run(job("later", LONG)).await.err(), Some(Left::Gone), "{first}");
+            assert_eq!(runs(directory.path()), format!("quick;{first};"));
+        }
+    }
+
+    #[tokio::test]
+    async fn c7_a_script_that_closes_its_output_is_the_last_of_its_process() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let process = start(directory.path(), Language::Node, AS_TOLD);
+        done(process.run(job("quick", LONG)).await);
+        let (closes, behind) = tokio::join!(process.run(job("closes", LONG)), process.run(job("behind", LONG)));
+        assert!(matches!(closes, Ok(Report { ran: Ran::Done(_), left: Left::Gone, .. })));
+        assert_eq!(behind.err(), Some(Left::Gone));
+        assert_eq!(runs(directory.path()), "quick;closes;");
+    }
+
+    #[tokio::test]
+    async fn p6_a_job_that_may_not_begin_any_more_is_not_begun() {
+        for (language, text) in [
+            (Language::Node, AS_TOLD),
+            (Language::Python, "import os\nopen('runs', 'a').write(os.environ['KEY'] + ';')\nreturn 1"),
+        ] {
+            let directory = tempfile::tempdir().expect("a directory");
+            let process = start(directory.path(), language, text);
+            let late = Job { begin_by: Instant::now(), ..job("late", LONG) };
+            assert_eq!(process.run(late).await.err(), Some(Left::Fit), "{language:?}");
+            done(process.run(job("in time", LONG)).await);
+            assert_eq!(runs(directory.path()), "in time;", "{language:?}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 // Runs one script again and again, for one job at a time. Jobs come as lines of JSON over the socket that is our standard
-// input, and answers go back the same way: standard output and error belong to the script.
+// input, and answers go back the same way: standard output and error belong to the script. The next jobs may come while one runs.
 
+import { writeSync } from 'node:fs';
 import net from 'node:net';
 import { Readable } from 'node:stream';
 import vm from 'node:vm';
@@ -8,6 +9,11 @@ import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 const RESULT_CHARS_MAX = 16384;
+// How often it is seen whether a job that waits for another should be given back.
+const GIVE_BACK_EVERY = 10;
+// What a script may replace, as it was before.
+const { setTimeout } = globalThis;
+const { hrtime } = process;
 const home = process.cwd();
 const workspace = pathToFileURL(home + '/script.mjs').href;
 const base = { ...process.env };
@@ -20,10 +26,10 @@ Object.defineProperty(process, 'stdin', { get: () => (stdin ??= empty()), enumer
 for (const stream of [process.stdout, process.stderr]) stream._handle?.setBlocking?.(true);
 
 // A script that never yields keeps us from seeing that the server is gone. This thread sees it.
-const watch = `
+const watcher = `
   setInterval(() => process.ppid === ${Number(process.argv[2])} || process.kill(-process.pid, 'SIGKILL'), 1000);
 `;
-new Worker(watch, { eval: true }).unref();
+new Worker(watcher, { eval: true }).unref();
 const leave = () => process.kill(-process.pid, 'SIGKILL');
 wire.on('close', leave).on('error', leave).on('end', leave);
 
@@ -123,7 +129,7 @@ function setEnvironment(more) {
 }
 
 const BEGUN = '{"begun":true}\n';
-const tell = (message) => wire.write(JSON.stringify(message) + '\n');
+const tell = (message, told) => wire.write(JSON.stringify(message) + '\n', told);
 
 function asText(error) {
   try {
@@ -178,16 +184,72 @@ async function run(env) {
   }
 }
 
+// Jobs that have come and not begun.
+const waiting = [];
+let isAtWork = false;
+let mark;
+
+// By the clock of the machine, as whoever gave us the job reads it.
+function isLate({ by }) {
+  const [seconds, nanos] = hrtime();
+  return seconds * 1e6 + nanos / 1e3 > by;
+}
+
+const giveBack = ({ no }) => tell({ late: no });
+
+// While a job waits for others, those behind it can be given back.
+let watching;
+function watch() {
+  watching ??= setTimeout(() => {
+    watching = undefined;
+    while (waiting.length > 0 && isLate(waiting[0])) giveBack(waiting.shift());
+    if (waiting.length > 0) watch();
+  }, GIVE_BACK_EVERY);
+}
+
+// Between what one job writes and what the next does.
+function setMark() {
+  for (const fd of [1, 2]) writeSync(fd, mark);
+}
+
+async function work() {
+  isAtWork = true;
+  for (let job; (job = waiting.shift()); ) {
+    if (isLate(job)) {
+      giveBack(job);
+      continue;
+    }
+    const answer = await run(job.env);
+    try {
+      if (mark) setMark();
+    } catch {
+      // A script that has closed its output cannot be told from the next.
+      answer.spoiled = true;
+    }
+    // The next one begins when this one's answer is gone: of those that are not answered, only the first has begun.
+    const told = new Promise((resolve) => tell(answer, resolve));
+    if (wire.writableLength > 0) await told;
+    // Nothing more is begun.
+    if (answer.spoiled) return;
+  }
+  isAtWork = false;
+}
+
 let unread = [];
 wire.setEncoding('utf8');
-wire.on('data', async (piece) => {
+wire.on('data', (piece) => {
   unread.push(piece);
   if (!piece.endsWith('\n')) return;
   const lines = unread.join('').split('\n').slice(0, -1);
   unread = [];
   for (const line of lines) {
     const message = JSON.parse(line);
-    if (message.script !== undefined) text = message.script;
-    else tell(await run(message.env));
+    if (message.script === undefined) waiting.push(message);
+    else {
+      text = message.script;
+      mark = message.mark && Buffer.from(message.mark);
+    }
   }
+  if (!isAtWork) work();
+  if (waiting.length > 0) watch();
 });

@@ -109,6 +109,8 @@ for line in wire.makefile("rb"):
     message = json.loads(line)
     if "script" in message:
         text = message["script"]
+    elif time.monotonic() * 1e6 > message["by"]:
+        tell({"late": message["no"]})
     else:
         tell(run(message["env"]))
 leave()

@@ -62,8 +62,9 @@ impl Outward for ScriptAction {
             language: self.runtime.language,
             text: self.text.clone(),
             memory_bytes_max: self.memory_bytes_max,
+            isolation: self.isolation,
         };
-        Ok(Box::new(ScriptCall::new(home, env, secrets, self.timeout, self.isolation)))
+        Ok(Box::new(ScriptCall::new(home, env, secrets, self.timeout)))
     }
 
     /// Nobody can be asked what a script did.

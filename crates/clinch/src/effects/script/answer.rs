@@ -1,0 +1,101 @@
+//! What a runner says over the wire: a line of JSON at a time.
+
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use std::fmt;
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It has come as far as the script.
+    Begun,
+    /// This job has not begun, will not begin, and is for others.
+    Late(u64),
+    /// The first job has ended, with what it returned, if anything, or with an error. In a process that is spoiled no other begins.
+    Ended { result: Result<Option<String>, String>, spoiled: bool },
+}
+
+#[derive(serde::Deserialize)]
+struct Line {
+    #[serde(default)]
+    begun: bool,
+    late: Option<u64>,
+    returned: Option<Text>,
+    error: Option<Text>,
+    #[serde(default)]
+    spoiled: bool,
+}
+
+/// The next one, if all of it has come.
+pub fn next(unread: &mut Vec<u8>) -> Option<Result<Answer, String>> {
+    let end = unread.iter().position(|byte| *byte == b'\n')?;
+    let line = serde_json::from_slice::<Line>(&unread[..end]);
+    unread.drain(..=end);
+    Some(line.map(read).map_err(|_| "its answer cannot be read".to_string()))
+}
+
+fn read(line: Line) -> Answer {
+    match line {
+        Line { begun: true, .. } => Answer::Begun,
+        Line { late: Some(job), .. } => Answer::Late(job),
+        Line { error: Some(Text(why)), spoiled, .. } => Answer::Ended { result: Err(why), spoiled },
+        Line { returned, spoiled, .. } => Answer::Ended { result: Ok(returned.map(|Text(text)| text)), spoiled },
+    }
+}
+
+/// What a script says. Texts of scripts may have half of a character, as where one was cut in two; it is replaced.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Text, D::Error> {
+        // As a string it would be refused with all that is said beside it.
+        from.deserialize_bytes(Lossy)
+    }
+}
+
+struct Lossy;
+
+impl Visitor<'_> for Lossy {
+    type Value = Text;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a text")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text, E> {
+        Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str, answer: Answer) {
+        let mut unread = format!("{line}\nmore").into_bytes();
+        assert_eq!(next(&mut unread), Some(Ok(answer)), "{line}");
+        assert_eq!(unread, b"more");
+        assert_eq!(next(&mut unread), None, "not all of it has come");
+    }
+
+    fn ended(result: Result<Option<&str>, &str>, spoiled: bool) -> Answer {
+        let result = result.map(|returned| returned.map(String::from)).map_err(String::from);
+        Answer::Ended { result, spoiled }
+    }
+
+    #[test]
+    fn c7_half_of_a_character_in_an_answer_is_replaced() {
+        check(r#"{"returned": "{\"a\":\"\u00fc\ud83d\ude00\"}"}"#, ended(Ok(Some(r#"{"a":"ü😀"}"#)), false));
+        check(r#"{"returned": "\"x\ud83d"}"#, ended(Ok(Some("\"x\u{fffd}\u{fffd}\u{fffd}")), false));
+        check(r#"{"error": "\udce9!"}"#, ended(Err("\u{fffd}\u{fffd}\u{fffd}!"), false));
+    }
+
+    #[test]
+    fn c7_a_runner_says_what_became_of_a_job() {
+        check("{}", ended(Ok(None), false));
+        check(r#"{"returned": null}"#, ended(Ok(None), false));
+        check(r#"{"begun": true}"#, Answer::Begun);
+        check(r#"{"late": 7}"#, Answer::Late(7));
+        check(r#"{"error": "no", "spoiled": true}"#, ended(Err("no"), true));
+        check(r#"{"returned": "1", "spoiled": true}"#, ended(Ok(Some("1")), true));
+        assert!(next(&mut b"{\"error\": 7}\n".to_vec()).expect("a line").is_err());
+    }
+}
