@@ -1,7 +1,8 @@
-//! What a runner says over the wire: a line of JSON at a time.
+//! What a runner says: a line of JSON at a time.
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use std::fmt;
+use std::time::Duration;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -9,8 +10,18 @@ pub enum Answer {
     Begun,
     /// This job has not begun, will not begin, and is for others.
     Late(u64),
-    /// The first job has ended, with what it returned, if anything, or with an error. In a process that is spoiled no other begins.
-    Ended { result: Result<Option<String>, String>, spoiled: bool },
+    Ended(Ended),
+}
+
+/// A job has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub no: u64,
+    pub took: Duration,
+    /// What it returned, if anything, or an error.
+    pub result: Result<Option<String>, String>,
+    /// In this process no other begins.
+    pub spoiled: bool,
 }
 
 #[derive(serde::Deserialize)]
@@ -18,6 +29,9 @@ struct Line {
     #[serde(default)]
     begun: bool,
     late: Option<u64>,
+    no: Option<u64>,
+    #[serde(default)]
+    micros: u64,
     returned: Option<Text>,
     error: Option<Text>,
     #[serde(default)]
@@ -27,17 +41,20 @@ struct Line {
 /// The next one, if all of it has come.
 pub fn next(unread: &mut Vec<u8>) -> Option<Result<Answer, String>> {
     let end = unread.iter().position(|byte| *byte == b'\n')?;
-    let line = serde_json::from_slice::<Line>(&unread[..end]);
+    let answer = read(&unread[..end]);
     unread.drain(..=end);
-    Some(line.map(read).map_err(|_| "its answer cannot be read".to_string()))
+    Some(answer)
 }
 
-fn read(line: Line) -> Answer {
-    match line {
-        Line { begun: true, .. } => Answer::Begun,
-        Line { late: Some(job), .. } => Answer::Late(job),
-        Line { error: Some(Text(why)), spoiled, .. } => Answer::Ended { result: Err(why), spoiled },
-        Line { returned, spoiled, .. } => Answer::Ended { result: Ok(returned.map(|Text(text)| text)), spoiled },
+pub fn read(line: &[u8]) -> Result<Answer, String> {
+    match serde_json::from_slice(line) {
+        Ok(Line { begun: true, .. }) => Ok(Answer::Begun),
+        Ok(Line { late: Some(job), .. }) => Ok(Answer::Late(job)),
+        Ok(Line { no: Some(no), micros, returned, error, spoiled, .. }) => {
+            let result = error.map_or(Ok(returned.map(|Text(text)| text)), |Text(why)| Err(why));
+            Ok(Answer::Ended(Ended { no, took: Duration::from_micros(micros), result, spoiled }))
+        }
+        Ok(_) | Err(_) => Err("its answer cannot be read".to_string()),
     }
 }
 
@@ -78,24 +95,32 @@ mod tests {
 
     fn ended(result: Result<Option<&str>, &str>, spoiled: bool) -> Answer {
         let result = result.map(|returned| returned.map(String::from)).map_err(String::from);
-        Answer::Ended { result, spoiled }
+        Answer::Ended(Ended { no: 7, took: Duration::from_micros(30), result, spoiled })
     }
 
     #[test]
     fn c7_half_of_a_character_in_an_answer_is_replaced() {
-        check(r#"{"returned": "{\"a\":\"\u00fc\ud83d\ude00\"}"}"#, ended(Ok(Some(r#"{"a":"ü😀"}"#)), false));
-        check(r#"{"returned": "\"x\ud83d"}"#, ended(Ok(Some("\"x\u{fffd}\u{fffd}\u{fffd}")), false));
-        check(r#"{"error": "\udce9!"}"#, ended(Err("\u{fffd}\u{fffd}\u{fffd}!"), false));
+        check(
+            r#"{"no": 7, "micros": 30, "returned": "{\"a\":\"\u00fc\ud83d\ude00\"}"}"#,
+            ended(Ok(Some(r#"{"a":"ü😀"}"#)), false),
+        );
+        check(
+            r#"{"no": 7, "micros": 30, "returned": "\"x\ud83d"}"#,
+            ended(Ok(Some("\"x\u{fffd}\u{fffd}\u{fffd}")), false),
+        );
+        check(r#"{"no": 7, "micros": 30, "error": "\udce9!"}"#, ended(Err("\u{fffd}\u{fffd}\u{fffd}!"), false));
     }
 
     #[test]
     fn c7_a_runner_says_what_became_of_a_job() {
-        check("{}", ended(Ok(None), false));
-        check(r#"{"returned": null}"#, ended(Ok(None), false));
+        check(r#"{"no": 7, "micros": 30}"#, ended(Ok(None), false));
+        check(r#"{"no": 7, "micros": 30, "returned": null}"#, ended(Ok(None), false));
         check(r#"{"begun": true}"#, Answer::Begun);
         check(r#"{"late": 7}"#, Answer::Late(7));
-        check(r#"{"error": "no", "spoiled": true}"#, ended(Err("no"), true));
-        check(r#"{"returned": "1", "spoiled": true}"#, ended(Ok(Some("1")), true));
-        assert!(next(&mut b"{\"error\": 7}\n".to_vec()).expect("a line").is_err());
+        check(r#"{"no": 7, "micros": 30, "error": "no", "spoiled": true}"#, ended(Err("no"), true));
+        check(r#"{"no": 7, "micros": 30, "returned": "1", "spoiled": true}"#, ended(Ok(Some("1")), true));
+        for line in [r#"{"no": 7, "error": 7}"#, r#"{"returned": "1"}"#, "{}", ""] {
+            assert!(read(line.as_bytes()).is_err(), "{line}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod answer;
 mod demand;
+mod follower;
 mod line;
 mod process;
 mod room;

@@ -1,5 +1,6 @@
 // Runs one script again and again, for one job at a time. Jobs come as lines of JSON over the socket that is our standard
 // input, and answers go back the same way: standard output and error belong to the script. The next jobs may come while one runs.
+// Then the answer is written to standard output, behind a mark: it is looked for there, and wakes nobody.
 
 import { writeSync } from 'node:fs';
 import net from 'node:net';
@@ -9,6 +10,8 @@ import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 const RESULT_CHARS_MAX = 16384;
+// An answer in standard output must be written at once, as a child of the script may write there, too: 4,096 bytes are.
+const QUIET_CHARS_MAX = 1000;
 // How often it is seen whether a job that waits for another should be given back.
 const GIVE_BACK_EVERY = 10;
 // What a script may replace, as it was before.
@@ -190,9 +193,9 @@ let isAtWork = false;
 let mark;
 
 // By the clock of the machine, as whoever gave us the job reads it.
-function isLate({ by }) {
+function micros() {
   const [seconds, nanos] = hrtime();
-  return seconds * 1e6 + nanos / 1e3 > by;
+  return seconds * 1e6 + Math.floor(nanos / 1e3);
 }
 
 const giveBack = ({ no }) => tell({ late: no });
@@ -202,26 +205,32 @@ let watching;
 function watch() {
   watching ??= setTimeout(() => {
     watching = undefined;
-    while (waiting.length > 0 && isLate(waiting[0])) giveBack(waiting.shift());
+    while (waiting.length > 0 && micros() > waiting[0].by) giveBack(waiting.shift());
     if (waiting.length > 0) watch();
   }, GIVE_BACK_EVERY);
 }
 
-// Between what one job writes and what the next does.
-function setMark() {
-  for (const fd of [1, 2]) writeSync(fd, mark);
+// Between what one job writes and what the next does; with its answer, if that is for whoever looks there.
+function setMark(line) {
+  writeSync(2, mark + '\n');
+  writeSync(1, mark + line + '\n');
 }
 
 async function work() {
   isAtWork = true;
   for (let job; (job = waiting.shift()); ) {
-    if (isLate(job)) {
+    const began = micros();
+    if (began > job.by) {
       giveBack(job);
       continue;
     }
-    const answer = await run(job.env);
+    const result = await run(job.env);
+    const answer = { no: job.no, micros: micros() - began, ...result };
+    const line = JSON.stringify(answer);
+    const isQuiet = waiting.length > 0 && !answer.spoiled && line.length < QUIET_CHARS_MAX;
     try {
-      if (mark) setMark();
+      if (mark) setMark(isQuiet ? line : '');
+      if (isQuiet) continue;
     } catch {
       // A script that has closed its output cannot be told from the next.
       answer.spoiled = true;
@@ -247,7 +256,7 @@ wire.on('data', (piece) => {
     if (message.script === undefined) waiting.push(message);
     else {
       text = message.script;
-      mark = message.mark && Buffer.from(message.mark);
+      mark = message.mark;
     }
   }
   if (!isAtWork) work();

@@ -112,5 +112,7 @@ for line in wire.makefile("rb"):
     elif time.monotonic() * 1e6 > message["by"]:
         tell({"late": message["no"]})
     else:
-        tell(run(message["env"]))
+        began = time.monotonic()
+        answer = run(message["env"])
+        tell({"no": message["no"], "micros": int((time.monotonic() - began) * 1e6), **answer})
 leave()
