@@ -18,6 +18,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -52,7 +53,7 @@ pub struct Follower {
     out: Pipe,
     err: Pipe,
     /// Written between what one job wrote and what the next did, by runners that are given jobs ahead.
-    mark: Option<String>,
+    mark: Option<Arc<str>>,
     /// The first of them runs.
     jobs: VecDeque<Pending>,
     /// Since when, unless there is none.
@@ -66,7 +67,7 @@ pub struct Follower {
     runs_max: u32,
     /// It has not grown too large.
     is_small: bool,
-    looked_at: Instant,
+    measured_at: Instant,
     demand: Demand,
     seen: Seen,
 }
@@ -129,7 +130,9 @@ impl Follower {
         command.arg(std::process::id().to_string());
         let kept = KEPT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         command.env_clear().envs(kept).current_dir(workspace).process_group(0).kill_on_drop(true);
-        let ((out, to_out), (err, to_err)) = (Pipe::new().map_err(failed)?, Pipe::new().map_err(failed)?);
+        let mark = (home.usage() == Usage::Ahead).then(|| Arc::from(HEXLOWER.encode(&secret_bytes())));
+        let pipe = || Pipe::new(mark.clone()).map_err(failed);
+        let ((out, to_out), (err, to_err)) = (pipe()?, pipe()?);
         command.stdin(OwnedFd::from(theirs)).stdout(to_out).stderr(to_err);
         let child = command.spawn().map_err(failed)?;
         let leader = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)).expect("it was not waited for");
@@ -143,7 +146,7 @@ impl Follower {
             unread: Vec::new(),
             out,
             err,
-            mark: (home.usage() == Usage::Ahead).then(|| HEXLOWER.encode(&secret_bytes())),
+            mark,
             jobs: VecDeque::new(),
             since: Instant::now(),
             has_begun: home.language == Language::Bash,
@@ -151,7 +154,7 @@ impl Follower {
             runs: 0,
             runs_max,
             is_small: true,
-            looked_at: Instant::now(),
+            measured_at: Instant::now(),
             demand: Demand::new(),
             seen,
             home: home.clone(),
@@ -235,12 +238,12 @@ impl Follower {
         if self.since + job.timeout <= now {
             return Some(Ran::TimedOut);
         }
-        if self.wrote() > OUTPUT_BYTES_MAX {
+        if self.out.len() + self.err.len() > OUTPUT_BYTES_MAX {
             let most = OUTPUT_BYTES_MAX >> 20;
             return Some(Ran::Ended(Excess::Output, format!("it wrote more than {most}MiB and was ended")));
         }
-        if now - self.looked_at >= MEASURE_EVERY {
-            self.looked_at = now;
+        if now - self.measured_at >= MEASURE_EVERY {
+            self.measured_at = now;
             self.measure();
             if !self.is_small && now - self.since >= MEASURE_EVERY {
                 let most = self.home.memory_bytes_max >> 20;
@@ -251,22 +254,14 @@ impl Follower {
         None
     }
 
-    fn mark(&self) -> Option<&[u8]> {
-        self.mark.as_deref().map(str::as_bytes)
-    }
-
-    /// How much the job that runs wrote.
-    fn wrote(&self) -> usize {
-        self.out.len(self.mark()) + self.err.len(self.mark())
-    }
-
     fn take(&mut self, (job, to): Given) {
         let now = Instant::now();
         let mut begin_by = job.begin_by;
         if self.jobs.is_empty() {
             // What it wrote when it had nothing to do is nobody's.
             self.look(OUTPUT_BYTES_MAX);
-            drop((self.out.take(None), self.err.take(None)));
+            self.out.clear();
+            self.err.clear();
             self.since = now;
             self.demand.begin();
         } else {
@@ -279,7 +274,9 @@ impl Follower {
             self.unsent.extend(format!("\0{}\0", self.home.text.replace('\0', "")).bytes());
         } else {
             if no == 1 {
-                self.unsent.extend(format!("{}\n", json!({ "script": &*self.home.text, "mark": self.mark })).bytes());
+                self.unsent.extend(
+                    format!("{}\n", json!({ "script": &*self.home.text, "mark": self.mark.as_deref() })).bytes(),
+                );
             }
             self.unsent.extend(format!("{{\"no\":{no},\"by\":{by},\"env\":").bytes());
             self.unsent.extend_from_slice(&job.env);
@@ -318,8 +315,11 @@ impl Follower {
                 Ok(Answer::Begun) => self.has_begun = true,
                 Ok(Answer::Late(no)) => self.give_back(no),
                 Ok(Answer::Ended(ended)) => {
+                    let Some(at) = self.jobs.iter().position(|job| job.no == ended.no) else {
+                        return Some(End::Garbled("it answered what it was not asked".into()));
+                    };
                     let spoiled = ended.spoiled;
-                    self.end(ended);
+                    self.end(at, ended);
                     if spoiled {
                         return Some(End::Spoiled);
                     }
@@ -332,19 +332,17 @@ impl Follower {
 
     /// Behind the mark in what it writes, or over the wire.
     fn next_answer(&mut self) -> Option<Result<Answer, String>> {
-        match self.mark().and_then(|mark| self.out.behind(mark)) {
+        match self.out.behind() {
             Some(line) if !line.is_empty() => Some(answer::read(line)),
             _ => answer::next(&mut self.unread),
         }
     }
 
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, at: usize, ended: Ended) {
         self.runs += 1;
         let is_fit = self.is_small && self.runs < self.runs_max && !ended.spoiled;
         let left = if is_fit { Left::Fit } else { Left::Gone };
-        if let Some(at) = self.jobs.iter().position(|job| job.no == ended.no)
-            && let Some(job) = self.jobs.remove(at)
-        {
+        if let Some(job) = self.jobs.remove(at) {
             self.report(job, ended.result.map_or_else(Ran::Failed, Ran::Done), ended.took, left);
         }
     }
@@ -356,8 +354,7 @@ impl Follower {
         if self.jobs.is_empty() {
             self.demand.count();
         }
-        let mark = self.mark.as_deref().map(str::as_bytes);
-        let said = Said { out: self.out.take(mark), err: self.err.take(mark) };
+        let said = Said { out: self.out.take(), err: self.err.take() };
         let waited = (now - job.came).saturating_sub(took);
         let _ = job.to.send(Ok(Report { ran, said, waited, took, left }));
     }
@@ -393,12 +390,12 @@ impl Follower {
         };
         self.kill();
         let _ = tokio::time::timeout(END_MAX, self.child.wait()).await;
+        self.look(2 * OUTPUT_BYTES_MAX);
         let end = match end {
-            End::Spoiled | End::Garbled(_) => end,
+            End::Spoiled | End::Garbled(_) | End::Status(_) => end,
             // It may have answered before it was ended: then the next has begun.
             _ => {
                 while read_now(&self.wire, &mut self.unread) > 0 {}
-                self.look(2 * OUTPUT_BYTES_MAX);
                 self.hear().unwrap_or(end)
             }
         };

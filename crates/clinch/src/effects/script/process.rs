@@ -154,21 +154,34 @@ return KEY;";
 console.log('out of ' + process.env.KEY);
 console.error('err of ' + process.env.KEY);
 if (process.env.KEY === '3') execSync('echo of a child', { stdio: 'inherit' });
-if (process.env.KEY === '5') console.log('x'.repeat(200000));
+if (process.env.KEY === '5' || process.env.KEY === '6') console.log('x'.repeat(700000));
 await new Promise((on) => setImmediate(on));
-return process.pid;";
+return [process.pid, process.env.KEY === '7' ? 'y'.repeat(5000) : ''];";
         let process = start(directory.path(), Language::Node, text);
         let first = done(process.run(job("0", LONG)).await).0;
-        let all = (1..=8).map(|key| process.run(job(&key.to_string(), LONG)));
-        for (reported, key) in futures_util::future::join_all(all).await.into_iter().zip(1..) {
-            let (returned, said) = done(reported);
-            assert_eq!(returned, first, "all in one process");
+        // On a busy machine one may be given back, as it was not begun in time.
+        let until_begun = async |key: u32| loop {
+            match process.run(job(&key.to_string(), LONG)).await {
+                Err(Left::Fit | Left::Late) => {}
+                reported => break done(reported),
+            }
+        };
+        for ((returned, said), key) in
+            futures_util::future::join_all((1..=8).map(until_begun)).await.into_iter().zip(1..)
+        {
+            let long = if key == 7 { "y".repeat(5_000) } else { String::new() };
+            assert_eq!(
+                returned,
+                first.as_ref().map(|first| first.replace("\"\"", &format!("\"{long}\""))),
+                "all in one process"
+            );
             let mut out = format!("out of {key}\n");
             if key == 3 {
                 out += "of a child\n";
             }
-            if key == 5 {
-                out += &format!("{}\n", "x".repeat(200_000));
+            // As much as two of them may write, and one may not.
+            if key == 5 || key == 6 {
+                out += &format!("{}\n", "x".repeat(700_000));
             }
             assert!(said.out == out.as_bytes(), "{key}: {}", String::from_utf8_lossy(&said.out));
             assert_eq!(said.err, format!("err of {key}\n").as_bytes());
