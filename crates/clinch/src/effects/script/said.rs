@@ -1,5 +1,5 @@
-//! What scripts write to standard output and error. Jobs follow each other without a pause, so that a runner that is given jobs ahead writes a mark after
-//! each, at the head of a line: nobody's output is taken for another's. Nobody can guess the mark, also who has an event's body echoed.
+//! What scripts write to standard output and error. Jobs follow each other without a pause, so that a runner that is given jobs ahead writes a line after
+//! each that begins with a mark: nobody's output is taken for another's. Nobody can guess the mark, also who has an event's body echoed.
 //!
 //! It is looked at from time to time, and not waited for: to be woken whenever something is written would take longer than many a run.
 
