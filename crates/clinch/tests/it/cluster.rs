@@ -222,7 +222,7 @@ async fn f43_a_node_that_is_cut_off_begins_nothing_after_its_local_deadline_and_
         let jobs: Vec<i64> = jobs.iter().map(|row| row.get(0)).collect();
         eventually("it is taken for dead", PATIENCE, async || alive().await == 1).await;
         eventually("all that it had ends elsewhere", PATIENCE, async || {
-            let unfinished = "SELECT 1 FROM job WHERE id = ANY($1) AND state IN (0, 4)";
+            let unfinished = "SELECT 1 FROM job WHERE id = ANY($1) AND state IN (0, 4, 5)";
             client.query(unfinished, &[&jobs]).await.unwrap().is_empty()
         })
         .await;
