@@ -1,5 +1,5 @@
 //! What partners said of contacts, for jobs that had to wait for a limit of ours right after. Who comes back from that is not asked about
-//! again: where the same partner is asked and called, each question would use up the moment that was promised to the call, and the
+//! again: where the same partner is asked and called, each question would use up a moment at which it may be called, and the
 //! call would never be made. Who waited for anything else, or was called, is.
 
 use crate::id::JobId;

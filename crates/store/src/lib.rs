@@ -35,6 +35,7 @@ use clinch_core::job::{Change, Fence, Waits};
 use clinch_core::key::{DedupKey, EntityKey, Fingerprint, OnceKey};
 use clinch_core::lane::{Lane, Order};
 use clinch_core::oidc::Guest;
+use clinch_core::pace::Reserved;
 use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
@@ -366,7 +367,7 @@ pub struct PaceAsk {
     pub calls: u32,
     pub every: Duration,
     pub now: Timestamp,
-    /// No moment later than so long from now.
+    /// The first of them no later than so long from now.
     pub ahead: Duration,
 }
 
@@ -693,8 +694,8 @@ pub trait Store: Read {
     async fn mark_alert(&self, alert: AlertRow) -> Result<bool>;
     /// Makes jobs due at once that wait for this. The last that was looked at, if there may be more behind it.
     async fn recall(&self, ask: RecallAsk) -> Result<Option<JobId>>;
-    /// Moments in a row at which an integration may be called: when the first is. `None`: all are taken, as far ahead as asked.
-    async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>>;
+    /// Moments in a row at which an integration may be called, or when the next is that is nobody's.
+    async fn reserve(&self, ask: PaceAsk) -> Result<Reserved>;
     /// Takes a call to make, unless it was made or is being made. Only after this may the first byte go.
     async fn begin_call(&self, ask: CallAsk) -> Result<Called>;
     /// Writes down what became of a call that is ours to make.

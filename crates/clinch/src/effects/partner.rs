@@ -12,16 +12,13 @@ use clinch_core::id::JobId;
 use clinch_core::integration::{Integration, Spread};
 use clinch_core::job::Waits;
 use clinch_core::limit::Rate;
-use clinch_core::pace::{AHEAD_MAX, Made, Moments, Promised};
+use clinch_core::pace::{Made, Moments, NEAR, Turn};
 use clinch_core::payload::TraceId;
 use clinch_core::time::{Timestamp, human};
 use clinch_store::PaceAsk;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// A moment so near is waited for on the spot: to come back would take longer.
-const NEAR: Duration = Duration::from_millis(25);
 
 pub struct Partner {
     pub integration: Arc<Integration>,
@@ -58,10 +55,9 @@ pub struct Visit {
     _under_way: UnderWay,
 }
 
-/// The moments of calls, and who has one.
+/// The moments of calls, and the calls that were made.
 pub struct Lane {
     pace: tokio::sync::Mutex<Moments>,
-    promised: Mutex<Promised>,
     made: Mutex<Made>,
 }
 
@@ -149,7 +145,7 @@ impl Partner {
             }
         }
         if let Some(lane) = &self.pace
-            && let Some(until) = lane.turn(house, &self.integration.name, job).await?
+            && let Some(until) = lane.turn(house, &self.integration.name).await?
         {
             return Ok(self.away(job, until, now));
         }
@@ -259,61 +255,46 @@ impl Drop for Visit {
 
 impl Lane {
     pub fn new(rate: &Rate, spread: Duration) -> Lane {
-        Lane {
-            pace: tokio::sync::Mutex::new(Moments::new(rate, spread)),
-            promised: Mutex::default(),
-            made: Mutex::new(Made::new(rate)),
-        }
+        Lane { pace: tokio::sync::Mutex::new(Moments::new(rate, spread)), made: Mutex::new(Made::new(rate)) }
     }
 
-    /// At the moment of the job, if that is near. If not: when to come back.
-    pub async fn turn(&self, house: &House, name: &Arc<str>, job: JobId) -> clinch_store::Result<Option<Timestamp>> {
-        let moment = self.moment(house, name, job).await?;
-        let wait = moment.since(house.clock.now());
-        if wait > NEAR {
-            // Back a little before it: who is late loses it.
-            return Ok(Some(moment - NEAR));
+    /// At the next moment, if that is near. If not: when to come back.
+    pub async fn turn(&self, house: &House, name: &Arc<str>) -> clinch_store::Result<Option<Timestamp>> {
+        match self.next(house, name).await? {
+            Turn::Call(moment) => {
+                rest(moment.since(house.clock.now())).await;
+                Ok(None)
+            }
+            Turn::Back(until) => Ok(Some(until)),
         }
-        self.come(job);
-        tokio::time::sleep(wait).await;
-        Ok(None)
     }
 
     /// Right before the call: until it does not come too close to those that were made. How long that was.
     pub async fn hold(&self, house: &House) -> Duration {
         let wait = lock(&self.made).hold(house.clock.now());
-        tokio::time::sleep(wait).await;
+        rest(wait).await;
         wait
     }
 
-    /// The moment that the job has, or gets now.
-    async fn moment(&self, house: &House, name: &Arc<str>, job: JobId) -> clinch_store::Result<Timestamp> {
+    async fn next(&self, house: &House, name: &Arc<str>) -> clinch_store::Result<Turn> {
         let mut pace = self.pace.lock().await;
-        let now = house.clock.now();
-        if let Some(moment) = lock(&self.promised).kept(job, pace.valid_from(now)) {
-            return Ok(moment);
+        if let Some(turn) = pace.turn(house.clock.now()) {
+            return Ok(turn);
         }
-        let moment = match pace.take(now) {
-            Some(moment) => moment,
-            None => {
-                let (calls, every) = (pace.block(), pace.every());
-                // However long the store cannot be asked: no moment is from before it could.
-                let ask = || {
-                    let (name, now) = (name.clone(), house.clock.now());
-                    house.store.reserve(PaceAsk { name, calls, every, now, ahead: AHEAD_MAX })
-                };
-                let Some(first) = house.insist(ask).await? else { return Ok(pace.queue(now)) };
-                pace.refill(first, calls);
-                pace.take(now).unwrap_or(first)
-            }
-        };
-        lock(&self.promised).promise(job, moment, now);
-        Ok(moment)
+        let (calls, every) = (pace.block(house.clock.now()), pace.every());
+        // However long the store cannot be asked: no moment is from before it could.
+        let ask =
+            || house.store.reserve(PaceAsk { name: name.clone(), calls, every, now: house.clock.now(), ahead: NEAR });
+        let reserved = house.insist(ask).await?;
+        Ok(pace.hear(reserved, calls, house.clock.now()))
     }
+}
 
-    /// The job uses its moment.
-    fn come(&self, job: JobId) {
-        lock(&self.promised).forget(job);
+/// Timers count whole milliseconds, and make one even of nothing. A call that is so little too early takes next to nothing of the slack
+/// that a rate has.
+async fn rest(wait: Duration) {
+    if wait >= Duration::from_millis(1) {
+        tokio::time::sleep(wait).await;
     }
 }
 

@@ -67,8 +67,7 @@ impl Drains {
             safe_mode::Care::Turn(mode) => {
                 let name = mode.scope.control();
                 let lane = self.lane(&name, mode.drain.unwrap_or(rule.drain));
-                let back_at = lane.turn(house, &name, effect.claim.lease.job).await?;
-                match back_at {
+                match lane.turn(house, &name).await? {
                     Some(until) => wait(until),
                     None => Care::GoInTurn(lane),
                 }

@@ -13,6 +13,7 @@ use clinch_core::expr::BadExpr;
 use clinch_core::fanout::{Fate, Together, effects_of, items_together, kept};
 use clinch_core::foreach::{Each, ItemPace, item_name};
 use clinch_core::job::Waits;
+use clinch_core::pace::Reserved;
 use clinch_core::time::Timestamp;
 use clinch_core::worker::{Branch, Step};
 use clinch_store::{Held, PaceAsk};
@@ -160,11 +161,11 @@ impl Turn<'_> {
         let name: Arc<str> = format!("step:{}/{}", claim.queue, self.step.name).into();
         let ask = PaceAsk { name, calls: 1, every: pace.every(), now, ahead: AHEAD };
         match house.insist(|| house.store.reserve(ask.clone())).await? {
-            Some(moment) => {
+            Reserved::From(moment) => {
                 self.used = Some(moment);
                 Ok(None)
             }
-            None => Ok(Some(pace.next(now, dice))),
+            Reserved::Taken { .. } => Ok(Some(pace.next(now, dice))),
         }
     }
 }

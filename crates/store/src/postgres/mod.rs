@@ -72,6 +72,7 @@ use clinch_core::budget::Spent;
 use clinch_core::call::CallKey;
 use clinch_core::control::Control;
 use clinch_core::oidc::Guest;
+use clinch_core::pace::Reserved;
 use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
@@ -664,7 +665,7 @@ impl Store for PostgresStore {
         self.shared.done(began, call::end(&self.shared, &key, turn, &end).await)
     }
 
-    async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {
+    async fn reserve(&self, ask: PaceAsk) -> Result<Reserved> {
         let began = Instant::now();
         self.shared.done(began, pace::reserve(&self.shared, &ask).await)
     }

@@ -56,6 +56,7 @@ use clinch_core::call::CallKey;
 use clinch_core::control::Control;
 use clinch_core::job::Fence;
 use clinch_core::oidc::Guest;
+use clinch_core::pace::Reserved;
 use clinch_core::payload::TraceId;
 use clinch_core::policy::Tally;
 use clinch_core::portion::Share;
@@ -605,7 +606,7 @@ impl Store for SqliteStore {
         self.shared.write(move |batch| call::end(batch, &key, turn, &end)).await
     }
 
-    async fn reserve(&self, ask: PaceAsk) -> Result<Option<Timestamp>> {
+    async fn reserve(&self, ask: PaceAsk) -> Result<Reserved> {
         self.shared.write(move |batch| pace::reserve(batch, &ask)).await
     }
 
