@@ -9,6 +9,7 @@ use clinch_store::{ShareAsk, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio::sync::Barrier;
 
 /// A node, and what it knows of its places.
 struct Node {
@@ -35,6 +36,24 @@ impl Node {
 
     fn takes(&mut self, times: usize) -> usize {
         (0..times).filter(|_| self.places.take()).count()
+    }
+}
+
+/// All of them are there before the first one asks.
+async fn nodes(count: usize, postgres: &Postgres) -> Vec<Node> {
+    let mut nodes = Vec::with_capacity(count);
+    for _ in 0..count {
+        nodes.push(Node::on(postgres).await);
+    }
+    nodes
+}
+
+/// Heads or tails, others for each node and the same in every run.
+fn coins(nth: usize) -> impl FnMut() -> bool {
+    let mut state = nth as u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 63 == 0
     }
 }
 
@@ -107,21 +126,14 @@ async fn e1_never_more_is_granted_than_there_is_however_many_ask_at_once() {
     let postgres = Postgres::new().await;
     let in_use = Arc::new(AtomicU32::new(0));
     let mut asking = tokio::task::JoinSet::new();
-    for nth in 0..4u32 {
-        let (mut node, in_use) = (Node::on(&postgres).await, in_use.clone());
+    for (nth, mut node) in nodes(4, &postgres).await.into_iter().enumerate() {
+        let in_use = in_use.clone();
         asking.spawn(async move {
-            let mut state = u64::from(nth);
-            let mut coin = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                state >> 63 == 0
-            };
-            let (mut mine, mut had, mut turn) = (0, 0, 0u64);
-            // Now and then a node has no place for all of 60 turns, also when the others are gone; in the end it has one.
-            while turn < 60 || had == 0 {
-                assert!(turn < 6_000, "it never had a place");
+            let mut coin = coins(nth);
+            let (mut mine, mut had) = (0, 0);
+            for turn in 0..60 {
                 node.asks(MAX, later(turn)).await;
-                turn += 1;
-                while coin() && node.takes(1) == 1 {
+                while node.takes(1) == 1 {
                     (mine, had) = (mine + 1, had + 1);
                     let all = in_use.fetch_add(1, Ordering::SeqCst) + 1;
                     assert!(all <= MAX, "{all} calls at once");
@@ -134,9 +146,52 @@ async fn e1_never_more_is_granted_than_there_is_however_many_ask_at_once() {
             }
             // The node goes, and with it what it called.
             in_use.fetch_sub(mine, Ordering::SeqCst);
+            node.store.close().await;
+            had
         });
     }
-    asking.join_all().await;
+    let had: usize = asking.join_all().await.into_iter().sum();
+    assert!(had > 0, "nobody called");
+}
+
+/// They ask at once, and use what they like; as soon as their calls have ended and all have said so, everybody has its part.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e1_every_node_has_its_part_as_soon_as_the_calls_of_the_others_have_ended() {
+    const MAX: u32 = 5;
+    const NODES: usize = 4;
+    let postgres = Postgres::new().await;
+    let together = Arc::new(Barrier::new(NODES));
+    let mut asking = tokio::task::JoinSet::new();
+    for (nth, mut node) in nodes(NODES, &postgres).await.into_iter().enumerate() {
+        let together = together.clone();
+        asking.spawn(async move {
+            let mut coin = coins(nth);
+            let mut granted = Vec::new();
+            for turn in 0..60 {
+                // In the middle of a round: all are in the same one.
+                let now = later(0) + ROUND * turn + ROUND / 2;
+                node.asks(MAX, now).await;
+                let calls = (0..MAX).filter(|_| coin() && node.places.take()).count();
+                together.wait().await;
+                for _ in 0..calls {
+                    node.places.give_back();
+                }
+                node.asks(MAX, now).await;
+                together.wait().await;
+                let share = node.asks(MAX, now).await;
+                assert_eq!(share.granted, share.part, "node {nth}, turn {turn}");
+                granted.push(share.granted);
+                together.wait().await;
+            }
+            granted
+        });
+    }
+    let granted = asking.join_all().await;
+    for turn in 0..60 {
+        let shares: Vec<u32> = granted.iter().map(|node| node[turn]).collect();
+        assert_eq!(shares.iter().sum::<u32>(), MAX, "turn {turn}: {shares:?}");
+        assert!(shares.iter().all(|share| *share > 0), "turn {turn}: {shares:?}");
+    }
 }
 
 /// None of them knows of another before it asks.
