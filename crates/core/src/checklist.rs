@@ -462,7 +462,7 @@ impl Asked<'_> {
         let (subject, partner) = (effect.subject(), &*effect.partner.name);
         let here = || effect.place(self.places, "honoured_for");
         let place = self.places.integration(partner, "honoured_for").unwrap_or_else(here);
-        let horizon = Workspace::horizon(effect.worker);
+        let horizon = effect.worker.horizon();
         let (stage, tries) = (Stage::Windows, human(horizon));
         match honoured {
             None => {
@@ -552,7 +552,7 @@ impl Asked<'_> {
     fn tried(&self, step: &Enqueue) -> Option<(Duration, &Worker)> {
         let worker = self.workspace.worker_for(&step.queue)?;
         let usual = self.workspace.queue(&step.queue).map_or(Duration::ZERO, |queue| queue.delay);
-        Some((Workspace::horizon(worker).saturating_add(step.delay.unwrap_or(usual)), worker))
+        Some((worker.horizon().saturating_add(step.delay.unwrap_or(usual)), worker))
     }
 
     fn moves_money(&self, way: &Way<'_>) -> bool {
@@ -639,7 +639,7 @@ impl Asked<'_> {
             let beside = if schedule.overlaps { "runs may overlap" } else { "no two runs at once" };
             self.pass(stage, &worker.name, place, format!("each moment is one run, on all nodes together; {beside}"));
         }
-        let horizon = Workspace::horizon(worker);
+        let horizon = worker.horizon();
         for step in worker.all_steps() {
             let subject = format!("{}/{}", worker.name, step.name);
             let place = |places: &Places, key: &str| places.step(&worker.name, &step.name, key);

@@ -250,7 +250,7 @@ fn of_retry(worker: &Worker, rest: &str) -> String {
         }
         None if rest.starts_with("budget") => "retries are not counted by entity".into(),
         _ => {
-            let horizon = human(Workspace::horizon(worker));
+            let horizon = human(worker.horizon());
             format!("a job that keeps failing is given up after {} attempts, within {horizon}", retry.attempts_max)
         }
     }

@@ -71,11 +71,32 @@ impl Worker {
         self.all_steps().flat_map(|step| std::iter::once(&step.action).chain(&step.compensate))
     }
 
+    /// How long a job of it may live, if it fails as often and as late as it can.
+    pub fn horizon(&self) -> Duration {
+        let attempt_max = along(&self.steps, &Action::timeout);
+        let undos = self.all_steps().filter_map(|step| step.compensate.as_ref());
+        // One after the other, each with all attempts.
+        let undoing = undos.map(|undo| self.retry.horizon(undo.timeout()));
+        let horizon = self.retry.horizon(attempt_max).saturating_add(along(&self.steps, &Action::delay));
+        undoing.fold(horizon, Duration::saturating_add)
+    }
+
     /// The branch that a step of this name is inside of, if it is in one.
     pub fn branch_of(&self, step: &str) -> Option<&Branch> {
         let mut branches = self.steps.iter().flat_map(Step::branches);
         branches.find(|branch| branch.steps.iter().any(|own| *own.name == *step))
     }
+}
+
+/// The time of steps one after the other, and of branches the longest.
+fn along(steps: &[Step], time: &dyn Fn(&Action) -> Duration) -> Duration {
+    let times = steps.iter().map(|step| match &step.action {
+        Action::Parallel(branches) => {
+            branches.iter().map(|branch| along(&branch.steps, time)).max().unwrap_or_default()
+        }
+        action => time(action),
+    });
+    times.fold(Duration::ZERO, Duration::saturating_add)
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +209,30 @@ impl Action {
             | Action::Policy(_)
             | Action::Approval(_)
             | Action::Parallel(_) => None,
+        }
+    }
+
+    /// How long it may take.
+    fn timeout(&self) -> Duration {
+        match self {
+            Action::Http(http) => http.timeout,
+            Action::Script(script) => script.timeout,
+            Action::Sql(sql) => sql.timeout,
+            Action::Send(send) => send.timeout,
+            Action::Transform(_) | Action::Validate(_) | Action::Phone(_) | Action::Geoip(_) => Duration::ZERO,
+            Action::Delay(_) | Action::DedupKey(_) | Action::Setnx(_) | Action::Queue(_) | Action::Pull(_) => {
+                Duration::ZERO
+            }
+            Action::Policy(_) | Action::Approval(_) | Action::Parallel(_) => Duration::ZERO,
+        }
+    }
+
+    /// How long it makes a job wait, as far as it says so.
+    fn delay(&self) -> Duration {
+        match self {
+            Action::Delay(DelayAction::For(pause)) => *pause,
+            Action::Approval(approval) => approval.rule.expires,
+            _ => Duration::ZERO,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::key::{KeyPart, KeyRule};
 use crate::signature::presets::Retries;
 use crate::source::{Proof, Source};
 use crate::time::human;
+use crate::worker::Worker;
 use std::time::Duration;
 
 pub(super) fn flows(pair: Pair<'_>, found: &mut Found<'_>) {
@@ -121,7 +122,7 @@ struct Keys<'a> {
 /// How long the jobs of a flow may be tried.
 fn tries_of(workspace: &Workspace, flow: &Flow) -> Duration {
     let workers = flow.enqueue.iter().filter_map(|step| workspace.worker_for(&step.queue));
-    workers.map(Workspace::horizon).max().unwrap_or_default()
+    workers.map(Worker::horizon).max().unwrap_or_default()
 }
 
 fn keys(

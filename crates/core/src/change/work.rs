@@ -127,7 +127,7 @@ impl At<'_> {
 }
 
 fn retries(at: &At<'_>, old: &Worker, new: &Worker, found: &mut Found<'_>) {
-    let (before, after) = (Workspace::horizon(old), Workspace::horizon(new));
+    let (before, after) = (old.horizon(), new.horizon());
     let (was, now) = times(before, after);
     let (from, to) = (old.retry.attempts_max, new.retry.attempts_max);
     if to < from {

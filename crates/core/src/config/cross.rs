@@ -9,7 +9,7 @@ use super::problem::{Code, Problem, position, shown};
 use super::queues_file::QueuesFile;
 use super::read::Spot;
 use super::source::SourceFile;
-use super::worker_file::{WorkerFile, attempt_max, delays, undoing};
+use super::worker_file::WorkerFile;
 use crate::flow::TypePattern;
 use crate::message::{Channel, MessageTemplate};
 use crate::playbook::{Playbook, queue_of};
@@ -301,8 +301,8 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
     let mut found = Vec::new();
     for flow in &parts.flows {
         let consumers = flow.queues.iter().filter_map(|queue| Some((queue, consumer(parts, &queue.value)?)));
-        let horizons =
-            consumers.map(|(queue, worker)| (horizon(worker).saturating_add(delay(parts, flow, &queue.value)), worker));
+        let horizons = consumers
+            .map(|(queue, worker)| (worker.horizon().saturating_add(delay(parts, flow, &queue.value)), worker));
         let Some((horizon, worker)) = horizons.max_by_key(|(horizon, _)| *horizon) else {
             continue;
         };
@@ -312,12 +312,6 @@ fn short_ttls(parts: &Parts<'_>) -> Vec<Problem> {
         found.extend(ttls.map(|ttl| short_ttl(ttl, "worker", worker, horizon)));
     }
     found
-}
-
-/// How long a job of this worker may live.
-pub(super) fn horizon(worker: &Worker) -> Duration {
-    let horizon = worker.retry.horizon(attempt_max(worker)).saturating_add(delays(worker));
-    horizon.saturating_add(undoing(worker))
 }
 
 fn short_ttl(ttl: &Spot<Duration>, what: &str, worker: &Worker, horizon: Duration) -> Problem {
@@ -340,7 +334,7 @@ fn short_ttls_of_playbooks(parts: &Parts<'_>) -> Vec<Problem> {
         let queue = queue_of(&playbook.name);
         let Some(worker) = consumer(parts, &queue) else { continue };
         let declared = parts.queues.iter().flat_map(|file| &file.queues).find(|known| known.name == queue);
-        let horizon = horizon(worker).saturating_add(declared.map_or(Duration::ZERO, |queue| queue.delay));
+        let horizon = worker.horizon().saturating_add(declared.map_or(Duration::ZERO, |queue| queue.delay));
         let taken =
             parts.sources.iter().filter(|file| file.source.as_ref().is_some_and(|source| playbook.may_take(source)));
         let ttls = taken.filter_map(|file| file.ttl.as_ref()).filter(|ttl| ttl.value < horizon);

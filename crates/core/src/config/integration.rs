@@ -2,8 +2,8 @@
 
 use super::problem::{Code, Problem, shown};
 use super::read::{Reader, word};
+use super::step::read_headers;
 use super::value::{self, Read, bad};
-use super::worker_file::read_headers;
 use super::yaml::{Key, Node};
 use crate::breaker::BreakerRule;
 use crate::effect::{EffectClass, Idempotency};

@@ -24,6 +24,7 @@ mod settings_file;
 mod shape;
 mod source;
 mod spelling;
+mod step;
 mod template_file;
 mod trial_file;
 mod value;
@@ -67,7 +68,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The files of a workspace as they were read: path relative to the workspace, and text. Sorted by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -247,11 +247,6 @@ impl Workspace {
 
     pub fn settable(&self, name: &str) -> Option<&Settable> {
         self.settable.iter().find(|known| *known.name == *name)
-    }
-
-    /// How long a job of this worker may live, if it fails as often and as late as it can.
-    pub fn horizon(worker: &Worker) -> Duration {
-        cross::horizon(worker)
     }
 
     pub fn worker_for(&self, queue: &str) -> Option<&Worker> {
@@ -611,7 +606,7 @@ impl Found {
         let flows = parts.flows.into_iter().filter_map(|file| file.flow);
         let policies = parts.policies.map(|file| file.policies).unwrap_or_default();
         let of_policies = policies.iter().flat_map(|policy| policy_file::secrets(policy));
-        let of_workers = workers.iter().flat_map(worker_file::secrets);
+        let of_workers = workers.iter().flat_map(step::secrets);
         let of_alerts: Vec<String> = self.settings.alerts.secrets().collect();
         let of_settings = collector.into_iter().chain(of_alerts);
         let workspace = Workspace {
