@@ -1,6 +1,7 @@
 //! A call to a target that knows no keys, made for somebody who has one: the first success under a key is kept and given
 //! again, and what may have happened is not tried again by itself.
 
+use crate::job::Fence;
 use crate::key::{Fingerprint, Pepper};
 use crate::time::Timestamp;
 use bytes::Bytes;
@@ -24,6 +25,20 @@ impl CallKey {
     }
 }
 
+/// Whose call it is: for which effect it is made, the same on every attempt of a job, and by which of those who had the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallTurn {
+    pub of: u64,
+    pub fence: Fence,
+}
+
+impl CallTurn {
+    /// Of one who has no job, and cannot lose it.
+    pub const fn alone(of: u64) -> CallTurn {
+        CallTurn { of, fence: Fence(0) }
+    }
+}
+
 /// What is known of the call that has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallState {
@@ -39,7 +54,7 @@ pub enum CallState {
 pub struct PastCall {
     pub fingerprint: Fingerprint,
     /// Who made it, or makes it.
-    pub turn: u64,
+    pub turn: CallTurn,
     pub state: CallState,
     pub since: Timestamp,
     /// From then on the key is free again.
@@ -70,7 +85,7 @@ pub enum CallLeave {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub fingerprint: Fingerprint,
-    pub turn: u64,
+    pub turn: CallTurn,
     /// What may have happened is sent again.
     pub resends: bool,
 }
@@ -80,10 +95,13 @@ pub fn leave(past: Option<&PastCall>, caller: Caller, now: Timestamp) -> CallLea
     if past.fingerprint != caller.fingerprint {
         return CallLeave::Other;
     }
+    let is_own = past.turn.of == caller.turn.of;
     match past.state {
-        // Whoever comes again under his own turn knows that he may.
-        CallState::Open { .. } | CallState::Unknown if past.turn == caller.turn => CallLeave::Make,
-        CallState::Kept if past.turn == caller.turn => CallLeave::Own,
+        // Whoever comes again under his own turn knows that he may, unless another has his job by now.
+        CallState::Open { .. } | CallState::Unknown if is_own && past.turn.fence <= caller.turn.fence => {
+            CallLeave::Make
+        }
+        CallState::Kept if is_own => CallLeave::Own,
         CallState::Kept => CallLeave::Answer,
         CallState::Open { until } if now < until => CallLeave::Busy { until },
         CallState::Open { .. } | CallState::Unknown if caller.resends => CallLeave::Make,
@@ -154,12 +172,14 @@ mod tests {
 
     #[test]
     fn d3_a_call_is_made_once_and_what_may_have_happened_is_left_alone() {
-        let past = |state, expires| PastCall { fingerprint: body("a"), turn: 1, state, since: BEFORE, expires };
-        let caller = |text, turn, resends| Caller { fingerprint: body(text), turn, resends };
+        let first = CallTurn { of: 1, fence: Fence(7) };
+        let past = |state, expires| PastCall { fingerprint: body("a"), turn: first, state, since: BEFORE, expires };
+        let of = |text, turn, resends| Caller { fingerprint: body(text), turn, resends };
+        let caller = |text, resends| of(text, CallTurn { of: 2, fence: Fence(9) }, resends);
         let check = |state, expires, resends, expected| {
-            assert_eq!(leave(Some(&past(state, expires)), caller("a", 2, resends), NOW), expected, "{state:?}");
+            assert_eq!(leave(Some(&past(state, expires)), caller("a", resends), NOW), expected, "{state:?}");
         };
-        assert_eq!(leave(None, caller("a", 2, false), NOW), CallLeave::Make);
+        assert_eq!(leave(None, caller("a", false), NOW), CallLeave::Make);
         check(CallState::Kept, SOON, false, CallLeave::Answer);
         check(CallState::Kept, NOW, false, CallLeave::Make);
         check(CallState::Open { until: SOON }, SOON, true, CallLeave::Busy { until: SOON });
@@ -169,11 +189,18 @@ mod tests {
         check(CallState::Unknown, SOON, false, CallLeave::Unknown { since: BEFORE });
         check(CallState::Unknown, SOON, true, CallLeave::Make);
         let later = NOW + Duration::from_secs(1);
-        assert_eq!(leave(Some(&past(CallState::Kept, later)), caller("b", 2, true), NOW), CallLeave::Other);
-        let by_himself = |state| leave(Some(&past(state, later)), caller("a", 1, false), NOW);
-        assert_eq!(by_himself(CallState::Unknown), CallLeave::Make);
-        assert_eq!(by_himself(CallState::Open { until: later }), CallLeave::Make);
-        assert_eq!(by_himself(CallState::Kept), CallLeave::Own);
+        assert_eq!(leave(Some(&past(CallState::Kept, later)), caller("b", true), NOW), CallLeave::Other);
+        let by_himself = |fence, state| {
+            leave(Some(&past(state, later)), of("a", CallTurn { of: 1, fence: Fence(fence) }, false), NOW)
+        };
+        for fence in [7, 8] {
+            assert_eq!(by_himself(fence, CallState::Unknown), CallLeave::Make);
+            assert_eq!(by_himself(fence, CallState::Open { until: later }), CallLeave::Make);
+        }
+        // He has lost his job to who makes the call now.
+        assert_eq!(by_himself(6, CallState::Unknown), CallLeave::Unknown { since: BEFORE });
+        assert_eq!(by_himself(6, CallState::Open { until: later }), CallLeave::Busy { until: later });
+        assert_eq!([6, 7].map(|fence| by_himself(fence, CallState::Kept)), [CallLeave::Own; 2]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use clinch_core::approval::ApprovalId;
 use clinch_core::attempt::Outcome;
 pub use clinch_core::audit::{Act, NotAllowed, Record};
 use clinch_core::budget::{Allowance, OnExhausted, Spent};
-use clinch_core::call::{CallKey, Caller};
+use clinch_core::call::{CallKey, CallTurn, Caller};
 use clinch_core::control::Control;
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
@@ -699,7 +699,7 @@ pub trait Store: Read {
     /// Takes a call to make, unless it was made or is being made. Only after this may the first byte go.
     async fn begin_call(&self, ask: CallAsk) -> Result<Called>;
     /// Writes down what became of a call that is ours to make.
-    async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held>;
+    async fn end_call(&self, key: CallKey, turn: CallTurn, end: CallEnd) -> Result<Held>;
     /// Divides the places of an integration among the nodes that call it: what this one may use now, never more than the others
     /// leave.
     async fn share(&self, ask: ShareAsk) -> Result<Share>;

@@ -128,6 +128,7 @@ pub(crate) struct CallPart {
     pub key: Vec<u8>,
     pub fingerprint: Vec<u8>,
     pub turn: i64,
+    pub fence: i64,
     pub state: i16,
     pub since: Timestamp,
     pub until: Timestamp,

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use clinch_core::audit::Who;
-use clinch_core::call::{CallAnswer, CallKey, Caller};
+use clinch_core::call::{CallAnswer, CallKey, CallTurn, Caller};
 use clinch_core::key::{self, Fingerprint, KeyPart, KeyRule, Pepper};
 use clinch_core::source::Look;
 use clinch_core::user::Permission;
@@ -44,7 +44,7 @@ pub async fn keep(
     let (head, body) = request.into_parts();
     let body = to_bytes(body, route.body_bytes_max()).await.map_err(|_| Problem::too_large())?;
     let (pepper, now) = (Pepper::new(house.store.pepper()), house.clock.now());
-    let turn = u64::try_from(house.clock.random() >> 64).unwrap_or(0);
+    let turn = CallTurn::alone(u64::try_from(house.clock.random() >> 64).unwrap_or(0));
     let ask = CallAsk {
         // Nobody meets another's keys.
         key: CallKey::of(&pepper, &["api", &who.name], &key),

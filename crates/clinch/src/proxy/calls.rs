@@ -5,7 +5,7 @@ use super::answer::Answer;
 use crate::effects::{Forwarded, HttpCall, HttpClient, Sent};
 use crate::house::House;
 use clinch_core::attempt::is_of_gateway;
-use clinch_core::call::{CallAnswer, CallKey, Caller};
+use clinch_core::call::{CallAnswer, CallKey, CallTurn, Caller};
 use clinch_core::effect::Idempotency;
 use clinch_core::key::Fingerprint;
 use clinch_store::{CallAsk, CallEnd, Called, Held, StoreError};
@@ -94,7 +94,7 @@ impl Calls {
 
     async fn make(&self, call: Call) -> Answer {
         let now = self.house.clock.now();
-        let turn = u64::try_from(self.house.clock.random() >> 64).unwrap_or(0);
+        let turn = CallTurn::alone(u64::try_from(self.house.clock.random() >> 64).unwrap_or(0));
         let ask = CallAsk {
             key: call.key,
             caller: Caller { fingerprint: call.fingerprint, turn, resends: self.rules.resends },
@@ -159,7 +159,7 @@ impl Calls {
     }
 
     /// Nothing was sent, and the turn may be ours all the same: the key is free again as soon as the store can write.
-    fn give_back(&self, key: CallKey, turn: u64) {
+    fn give_back(&self, key: CallKey, turn: CallTurn) {
         let Ok(permit) = self.giving_back.clone().try_acquire_owned() else { return };
         let house = self.house.clone();
         self.tasks.spawn(async move {

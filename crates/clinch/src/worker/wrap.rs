@@ -6,7 +6,7 @@ use super::steps::{self, Kind, Outward};
 use crate::effects::Act;
 use crate::house::House;
 use clinch_core::attempt::{Failure, Outcome};
-use clinch_core::call::{CallAnswer, CallKey, Caller};
+use clinch_core::call::{CallAnswer, CallKey, CallTurn, Caller};
 use clinch_core::death::Reason;
 use clinch_core::effect::{Effect, EffectState, Idempotency, Receipt};
 use clinch_core::integration::WRAPPED_FOR_DEFAULT;
@@ -25,9 +25,9 @@ const BUSY_PAUSE: Duration = Duration::from_secs(1);
 const WRITE_MAX: Duration = Duration::from_secs(30);
 
 /// A call that is ours to make.
-pub struct Turn {
+pub struct Ours {
     key: CallKey,
-    number: u64,
+    turn: CallTurn,
 }
 
 /// For a target that calls are remembered for: whether this job makes the call.
@@ -38,7 +38,7 @@ pub async fn begin(
     action: &dyn Outward,
     act: &dyn Act,
     scope: &mut Scope<'_>,
-) -> clinch_store::Result<Result<Turn, StepEnd>> {
+) -> clinch_store::Result<Result<Ours, StepEnd>> {
     let (name, promise) = (&step.name, action.promise());
     let over = |end: End| Ok(Err(StepEnd::Over(end)));
     let (key, fingerprint) = match remembered(claim, name, action, act, scope) {
@@ -48,7 +48,7 @@ pub async fn begin(
         }
     };
     let now = house.clock.now();
-    let number = turn_of(claim, name);
+    let turn = turn_of(claim, name);
     // What was undone is not done any more, also where it was a person who said that it is undone.
     if let Some(before) = saga::round_before(name) {
         house.insist(|| house.store.end_call(key, turn_of(claim, &before), CallEnd::Undone)).await?;
@@ -56,13 +56,13 @@ pub async fn begin(
     let ask = CallAsk {
         key,
         // The ledger of a job knows whether it may send again; nobody else is asked.
-        caller: Caller { fingerprint, turn: number, resends: false },
+        caller: Caller { fingerprint, turn, resends: false },
         at: now,
         until: now + act.timeout() + WRITE_MAX,
         expires: now + promise.honoured_for.unwrap_or(WRAPPED_FOR_DEFAULT),
     };
     match house.insist(|| house.store.begin_call(ask.clone())).await? {
-        Called::Ours => Ok(Ok(Turn { key, number })),
+        Called::Ours => Ok(Ok(Ours { key, turn })),
         Called::Own(kept) => answered(house, claim, step, kept, Idempotency::Wrap, now).await,
         Called::Before(kept) => answered(house, claim, step, kept, Idempotency::Shared, now).await,
         Called::Busy { .. } => over(End::of(Outcome::PutOff { until: now + BUSY_PAUSE, waits: Waits::Limit }, name)),
@@ -111,9 +111,8 @@ fn remembered(
     Ok((CallKey::of(&Pepper::new(scope.house().store.pepper()), &within, &written), fingerprint))
 }
 
-/// The same on every attempt of the job.
-fn turn_of(claim: &Claim, line: &str) -> u64 {
-    IdempotencyKey::of(claim.lease.job, line).number()
+fn turn_of(claim: &Claim, line: &str) -> CallTurn {
+    CallTurn { of: IdempotencyKey::of(claim.lease.job, line).number(), fence: claim.lease.fence }
 }
 
 /// What was undone is not done any more: the key of a call that this job made is free again.
@@ -154,7 +153,7 @@ pub async fn confirm(
     // What cannot be planned any more is nothing that others could ask for.
     let Ok(act) = action.plan(&step.name, claim, payload, scope) else { return Ok(()) };
     match begin(house, claim, step, action, &*act, scope).await? {
-        Ok(turn) => turn.end(house, &EffectState::Done(receipt.clone())).await,
+        Ok(ours) => ours.end(house, &EffectState::Done(receipt.clone())).await,
         _ => Ok(()),
     }
 }
@@ -167,7 +166,7 @@ async fn answered(
     kept: Kept,
     class: Idempotency,
     now: Timestamp,
-) -> clinch_store::Result<Result<Turn, StepEnd>> {
+) -> clinch_store::Result<Result<Ours, StepEnd>> {
     let name = &step.name;
     let Some(CallAnswer { status, body, .. }) = kept.ok().as_ref().and_then(CallAnswer::decode) else {
         let why = format!("step `{name}` was done before, and its answer cannot be read any more");
@@ -182,7 +181,7 @@ async fn answered(
     Ok(Err(StepEnd::Done(receipt, conclusion.into())))
 }
 
-impl Turn {
+impl Ours {
     /// Written down before the ledger of the job: whoever asks next is told the truth.
     pub async fn end(self, house: &House, state: &EffectState) -> clinch_store::Result<()> {
         let end = match state {
@@ -193,7 +192,7 @@ impl Turn {
             EffectState::Unknown => CallEnd::Unknown,
             EffectState::NotDone | EffectState::Open | EffectState::GivenUp(_) => CallEnd::NotDone,
         };
-        house.insist(|| house.store.end_call(self.key, self.number, end.clone())).await.map(|_| ())
+        house.insist(|| house.store.end_call(self.key, self.turn, end.clone())).await.map(|_| ())
     }
 
     /// Nothing was sent.

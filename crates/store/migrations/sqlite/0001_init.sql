@@ -27,6 +27,7 @@ CREATE TABLE call (
     key BLOB PRIMARY KEY,
     fingerprint BLOB NOT NULL,
     turn INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
     state INTEGER NOT NULL,
     since INTEGER NOT NULL,
     until INTEGER NOT NULL,

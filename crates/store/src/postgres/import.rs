@@ -158,15 +158,25 @@ impl Target {
         let client = &self.client;
         together(client, async {
             for part in parts {
-                let sql = "INSERT INTO call (key, fingerprint, turn, state, since, until, expires, answer)
-                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+                let sql = "INSERT INTO call (key, fingerprint, turn, fence, state, since, until, expires, answer)
+                           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
                 let (since, until, expires) =
                     (part.since.as_micros(), part.until.as_micros(), part.expires.as_micros());
                 let (key, fingerprint) = (&part.key[..], &part.fingerprint[..]);
                 write(
                     client,
                     sql,
-                    &[&key, &fingerprint, &part.turn, &part.state, &since, &until, &expires, &part.answer.as_deref()],
+                    &[
+                        &key,
+                        &fingerprint,
+                        &part.turn,
+                        &part.fence,
+                        &part.state,
+                        &since,
+                        &until,
+                        &expires,
+                        &part.answer.as_deref(),
+                    ],
                 )
                 .await?;
             }

@@ -69,7 +69,7 @@ use batch::Batcher;
 use clinch_core::approval::ApprovalId;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
-use clinch_core::call::CallKey;
+use clinch_core::call::{CallKey, CallTurn};
 use clinch_core::control::Control;
 use clinch_core::oidc::Guest;
 use clinch_core::pace::Reserved;
@@ -659,7 +659,7 @@ impl Store for PostgresStore {
         Ok(self.shared.sealer.called(&ask.key, leave, &answer))
     }
 
-    async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held> {
+    async fn end_call(&self, key: CallKey, turn: CallTurn, end: CallEnd) -> Result<Held> {
         let began = Instant::now();
         let end = self.shared.sealer.call_end(&key, end);
         self.shared.done(began, call::end(&self.shared, &key, turn, &end).await)

@@ -2,7 +2,8 @@
 
 use super::writer::Batch;
 use crate::{CallAsk, CallEnd, Held};
-use clinch_core::call::{CallKey, CallLeave, CallState, PastCall, leave};
+use clinch_core::call::{CallKey, CallLeave, CallState, CallTurn, PastCall, leave};
+use clinch_core::job::Fence;
 use clinch_core::key::Fingerprint;
 use clinch_core::time::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
@@ -15,7 +16,9 @@ pub(super) const UNKNOWN: i64 = 2;
 pub(super) fn begin(batch: &Batch<'_>, ask: &CallAsk) -> rusqlite::Result<(CallLeave, Vec<u8>)> {
     let past = batch
         .conn
-        .prepare_cached("SELECT fingerprint, state, since, until, expires, answer, turn FROM call WHERE key = ?1")?
+        .prepare_cached(
+            "SELECT fingerprint, state, since, until, expires, answer, turn, fence FROM call WHERE key = ?1",
+        )?
         .query_row([ask.key.as_bytes()], |row| Ok((past(row)?, row.get::<_, Option<Vec<u8>>>(5)?)))
         .optional()?;
     let (past, answer) = past.unzip();
@@ -24,16 +27,17 @@ pub(super) fn begin(batch: &Batch<'_>, ask: &CallAsk) -> rusqlite::Result<(CallL
         batch
             .conn
             .prepare_cached(
-                "INSERT INTO call (key, fingerprint, turn, state, since, until, expires, answer)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)
+                "INSERT INTO call (key, fingerprint, turn, fence, state, since, until, expires, answer)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL)
                  ON CONFLICT (key) DO UPDATE SET
-                     fingerprint = excluded.fingerprint, turn = excluded.turn, state = excluded.state,
+                     fingerprint = excluded.fingerprint, turn = excluded.turn, fence = excluded.fence, state = excluded.state,
                      since = excluded.since, until = excluded.until, expires = excluded.expires, answer = NULL",
             )?
             .execute(params![
                 ask.key.as_bytes(),
                 ask.caller.fingerprint.as_bytes(),
-                ask.caller.turn.cast_signed(),
+                ask.caller.turn.of.cast_signed(),
+                ask.caller.turn.fence.0.cast_signed(),
                 OPEN,
                 ask.at.as_micros(),
                 ask.until.as_micros(),
@@ -51,13 +55,14 @@ fn past(row: &Row<'_>) -> rusqlite::Result<PastCall> {
         _ => CallState::Unknown,
     };
     let fingerprint = Fingerprint::from_bytes(row.get(0)?);
-    let turn = row.get::<_, i64>(6)?.cast_unsigned();
+    let number = |at: usize| row.get::<_, i64>(at).map(i64::cast_unsigned);
+    let turn = CallTurn { of: number(6)?, fence: Fence(number(7)?) };
     Ok(PastCall { fingerprint, turn, state, since: time(2)?, expires: time(4)? })
 }
 
-pub(super) fn end(batch: &Batch<'_>, key: &CallKey, turn: u64, end: &CallEnd) -> rusqlite::Result<Held> {
-    let (key, turn) = (key.as_bytes(), turn.cast_signed());
-    // Who lost his job and comes late may tell that it was done, and takes nothing back that another of the same turn has ended since.
+pub(super) fn end(batch: &Batch<'_>, key: &CallKey, turn: CallTurn, end: &CallEnd) -> rusqlite::Result<Held> {
+    let (key, fence, turn) = (key.as_bytes(), turn.fence.0.cast_signed(), turn.of.cast_signed());
+    // Who lost his job and comes late may tell that it was done, and takes nothing back that another has begun or ended since.
     let changed = match end {
         CallEnd::Done(answer) => batch
             .conn
@@ -73,8 +78,8 @@ pub(super) fn end(batch: &Batch<'_>, key: &CallKey, turn: u64, end: &CallEnd) ->
             .execute(params![key, turn, DONE])?,
         CallEnd::NotDone => batch
             .conn
-            .prepare_cached("DELETE FROM call WHERE key = ?1 AND turn = ?2 AND state = ?3")?
-            .execute(params![key, turn, OPEN])?,
+            .prepare_cached("DELETE FROM call WHERE key = ?1 AND turn = ?2 AND state = ?3 AND fence = ?4")?
+            .execute(params![key, turn, OPEN, fence])?,
     };
     Ok(if changed > 0 { Held::Held } else { Held::Lost })
 }

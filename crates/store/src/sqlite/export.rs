@@ -250,14 +250,15 @@ impl Source {
                 key: row.get(0)?,
                 fingerprint: row.get(1)?,
                 turn: row.get(2)?,
-                state: row.get(3)?,
-                since: rows::time(row, 4)?,
-                until: rows::time(row, 5)?,
-                expires: rows::time(row, 6)?,
-                answer: row.get(7)?,
+                fence: row.get(3)?,
+                state: row.get(4)?,
+                since: rows::time(row, 5)?,
+                until: rows::time(row, 6)?,
+                expires: rows::time(row, 7)?,
+                answer: row.get(8)?,
             })
         };
-        let sql = "SELECT key, fingerprint, turn, state, since, until, expires, answer FROM call
+        let sql = "SELECT key, fingerprint, turn, fence, state, since, until, expires, answer FROM call
                    WHERE key > ?1 ORDER BY key LIMIT ?2";
         self.all(sql, params![after, i64::try_from(rows_max).unwrap_or(i64::MAX)], part)
     }

@@ -52,7 +52,7 @@ use async_trait::async_trait;
 use clinch_core::approval::ApprovalId;
 use clinch_core::audit::Digest;
 use clinch_core::budget::Spent;
-use clinch_core::call::CallKey;
+use clinch_core::call::{CallKey, CallTurn};
 use clinch_core::control::Control;
 use clinch_core::job::Fence;
 use clinch_core::oidc::Guest;
@@ -601,7 +601,7 @@ impl Store for SqliteStore {
         Ok(self.shared.sealer.called(&key, leave, &answer))
     }
 
-    async fn end_call(&self, key: CallKey, turn: u64, end: CallEnd) -> Result<Held> {
+    async fn end_call(&self, key: CallKey, turn: CallTurn, end: CallEnd) -> Result<Held> {
         let end = self.shared.sealer.call_end(&key, end);
         self.shared.write(move |batch| call::end(batch, &key, turn, &end)).await
     }

@@ -2,7 +2,8 @@
 
 use super::world::*;
 use bytes::Bytes;
-use clinch_core::call::{CallKey, Caller};
+use clinch_core::call::{CallKey, CallTurn, Caller};
+use clinch_core::job::Fence;
 use clinch_core::key::{Fingerprint, Pepper};
 use clinch_core::time::Timestamp;
 use clinch_store::{CallAsk, CallEnd, Called, Held, Retention};
@@ -19,7 +20,7 @@ fn key(key: &str) -> CallKey {
 
 fn ask(of: &str, turn: u64, at: Timestamp) -> CallAsk {
     let fingerprint = Fingerprint::of("POST /charges", b"{}");
-    let caller = Caller { fingerprint, turn, resends: false };
+    let caller = Caller { fingerprint, turn: CallTurn::alone(turn), resends: false };
     CallAsk { key: key(of), caller, at, until: at + TIMEOUT, expires: at + TTL }
 }
 
@@ -28,7 +29,7 @@ async fn call(world: &World, of: &str, turn: u64, at: Timestamp) -> Called {
 }
 
 async fn ends(world: &World, of: &str, turn: u64, end: CallEnd) -> Held {
-    world.end_call(key(of), turn, end).await.expect("answered")
+    world.end_call(key(of), CallTurn::alone(turn), end).await.expect("answered")
 }
 
 fn done(answer: &'static str) -> CallEnd {
@@ -44,7 +45,8 @@ pub async fn d3_a_call_is_made_once_and_its_answer_is_given_again(world: World) 
     assert_eq!(call(&world, "a", 2, later(1)).await, Called::Busy { until: later(0) + TIMEOUT });
     assert_eq!(ends(&world, "a", 1, done("first")).await, Held::Held);
     assert_eq!(call(&world, "a", 3, later(2)).await, before("first"));
-    let caller = Caller { fingerprint: Fingerprint::of("POST /charges", b"{1}"), turn: 4, resends: false };
+    let caller =
+        Caller { fingerprint: Fingerprint::of("POST /charges", b"{1}"), turn: CallTurn::alone(4), resends: false };
     let other = CallAsk { caller, ..ask("a", 4, later(3)) };
     assert_eq!(world.begin_call(other).await.expect("answered"), Called::Other);
     assert_eq!(call(&world, "b", 5, later(4)).await, Called::Ours, "keys do not meet");
@@ -93,6 +95,23 @@ pub async fn d3_p6_who_comes_late_takes_nothing_back(world: World) {
     // That it was done is no less true for being told late.
     assert_eq!(ends(&world, "doubtful", 1, done("late")).await, Held::Held);
     assert_eq!(call(&world, "doubtful", 2, later(2)).await, before("late"));
+}
+
+pub async fn d3_p6_who_lost_his_job_frees_nothing_that_the_next_one_of_it_has_begun(world: World) {
+    let of = |fence| CallTurn { of: 1, fence: Fence(fence) };
+    let begins = async |fence, at| {
+        let ask = ask("a", 1, at);
+        let caller = Caller { turn: of(fence), ..ask.caller };
+        world.begin_call(CallAsk { caller, ..ask }).await.expect("answered")
+    };
+    let ends = async |fence, end| world.end_call(key("a"), of(fence), end).await.expect("answered");
+    assert_eq!(begins(7, later(0)).await, Called::Ours);
+    assert_eq!(begins(8, later(1)).await, Called::Ours, "the next worker of the job");
+    assert_eq!(ends(7, CallEnd::NotDone).await, Held::Lost, "told late by the one before");
+    assert_eq!(call(&world, "a", 2, later(2)).await, Called::Busy { until: later(1) + TIMEOUT });
+    assert_eq!(begins(7, later(3)).await, Called::Busy { until: later(1) + TIMEOUT }, "and he begins nothing any more");
+    assert_eq!(ends(8, CallEnd::NotDone).await, Held::Held);
+    assert_eq!(call(&world, "a", 2, later(4)).await, Called::Ours);
 }
 
 pub async fn d3_c13_what_was_undone_is_free_for_who_had_done_it_alone(world: World) {

@@ -88,6 +88,7 @@ macro_rules! every_law {
                 d3_a_call_that_was_not_done_is_free_at_once
                 d3_what_may_have_happened_is_made_again_only_where_that_is_wanted
                 d3_p6_who_comes_late_takes_nothing_back
+                d3_p6_who_lost_his_job_frees_nothing_that_the_next_one_of_it_has_begun
                 d3_c13_what_was_undone_is_free_for_who_had_done_it_alone
                 d3_of_many_at_once_one_makes_the_call
                 p9_the_answer_of_a_call_cannot_be_read_without_the_key_of_the_store

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use clinch_core::call::{CallKey, Caller};
+use clinch_core::call::{CallKey, CallTurn, Caller};
 use clinch_core::effect::{EffectState, Idempotency, Receipt};
 use clinch_core::id::EventId;
 use clinch_core::key::{Fingerprint, Pepper};
@@ -340,7 +340,7 @@ fn call_key(nth: usize) -> CallKey {
 }
 
 async fn begins(world: &World, nth: usize, turn: u64) -> Called {
-    let caller = Caller { fingerprint: Fingerprint::of("POST /", b"{}"), turn, resends: false };
+    let caller = Caller { fingerprint: Fingerprint::of("POST /", b"{}"), turn: CallTurn::alone(turn), resends: false };
     let ask = CallAsk { key: call_key(nth), caller, at: later(0), until: later(30), expires: later(3_600) };
     world.begin_call(ask).await.expect("answered")
 }
@@ -350,7 +350,7 @@ async fn called(world: &World, calls: usize) {
     for nth in 0..calls {
         assert_eq!(begins(world, nth, 1).await, Called::Ours);
         let answer = Bytes::from(format!("answer-of {EMAIL}"));
-        world.end_call(call_key(nth), 1, CallEnd::Done(answer)).await.expect("kept");
+        world.end_call(call_key(nth), CallTurn::alone(1), CallEnd::Done(answer)).await.expect("kept");
     }
 }
 
