@@ -1,8 +1,8 @@
 //! The names by which expressions read an event.
 
-use clinch_core::expr;
 use clinch_core::id::{EventId, JobId};
 use clinch_core::payload::Payload;
+use clinch_core::scope::Scope;
 use clinch_core::time::Timestamp;
 use clinch_store::Claim;
 use clinch_store::read::JobRow;
@@ -40,12 +40,11 @@ pub fn key(subject: Subject, payload: &Payload) -> &str {
 }
 
 /// What is known of it before any step has run.
-pub fn of_event(subject: Subject, payload: &Payload) -> expr::Scope {
+pub fn of_event(subject: Subject, payload: &Payload) -> Scope {
     let about = &payload.about;
     let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
     let headers: Map<String, Value> =
         about.headers.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
-    let mut names = Map::new();
     // What the event says, and over it what is known of it: `event.id` is ours, `body.id` the sender's.
     let mut event = body.as_object().cloned().unwrap_or_default();
     for (name, value) in [
@@ -60,10 +59,11 @@ pub fn of_event(subject: Subject, payload: &Payload) -> expr::Scope {
     ] {
         event.insert(name.into(), value);
     }
-    names.insert("request".into(), json!({"body": body, "headers": headers}));
-    names.insert("body".into(), body);
-    names.insert("headers".into(), Value::Object(headers));
-    names.insert("key".into(), key(subject, payload).into());
-    names.insert("event".into(), Value::Object(event));
-    names
+    Scope::from_iter([
+        ("request", json!({"body": body, "headers": headers})),
+        ("body", body),
+        ("headers", Value::Object(headers)),
+        ("key", key(subject, payload).into()),
+        ("event", Value::Object(event)),
+    ])
 }

@@ -2,8 +2,9 @@
 //! worker together. So one that fails again and again does not take the turns of the others. First attempts never count.
 
 use crate::death::Reason;
-use crate::expr::{Scope, Template};
+use crate::expr::Template;
 use crate::job::{Change, Waits};
+use crate::scope::Scope;
 use crate::time::Timestamp;
 use serde_json::Value;
 use std::num::NonZeroU32;
@@ -206,7 +207,7 @@ mod tests {
 
     fn entity(per: Per, body: Value) -> Option<String> {
         let budget = RetryBudget { name: "w".into(), per, allowance: allowance(5), on_exhausted: OnExhausted::Dead };
-        budget.entity(&Scope::from_iter([("body".to_string(), body)]))
+        budget.entity(&Scope::from_iter([("body", body)]))
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A key made of an event's fields: whom it is about, and in which stretch of time. The same fields give the same key on
 //! every attempt, replay and node.
 
-use crate::expr::{BadExpr, Expr, Scope};
+use crate::expr::{BadExpr, Expr};
 use crate::message::Mailbox;
 use crate::phone::{self, Country, NotAPhone, Strictness};
+use crate::scope::Scope;
 use crate::time::Timestamp;
 use aws_lc_rs::digest;
 use data_encoding::HEXLOWER;
@@ -201,7 +202,7 @@ mod tests {
     }
 
     fn computed(rule: &DedupRule, body: Value) -> Result<Computed, NoDedupKey> {
-        rule.compute(&Scope::from_iter([("body".to_string(), body)]))
+        rule.compute(&Scope::from_iter([("body", body)]))
     }
 
     fn key(rule: &DedupRule, body: Value) -> String {

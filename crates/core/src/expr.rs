@@ -5,9 +5,9 @@
 
 use crate::dedup;
 use crate::missing;
-use minijinja::value::Serde;
+use crate::scope::Scope;
 use minijinja::{Environment, UndefinedBehavior};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::LazyLock;
@@ -48,13 +48,6 @@ fn bucket(value: minijinja::Value, minutes: u32) -> Result<String, minijinja::Er
     let minutes =
         NonZeroU32::new(minutes).filter(|minutes| minutes.get() <= dedup::BUCKET_MINUTES_MAX).ok_or_else(bad)?;
     dedup::bucket_of(&value, minutes).map(|began| began.to_string()).ok_or_else(bad)
-}
-
-/// The names an expression may use. Secrets are in it only where a step may see them.
-pub type Scope = Map<String, Value>;
-
-fn scope_value(scope: &Scope) -> minijinja::Value {
-    minijinja::Value::from(Serde(scope))
 }
 
 /// Says what is wrong without repeating values of the event.
@@ -98,7 +91,7 @@ impl Expr {
 
     pub fn value(&self, scope: &Scope) -> Result<Value, BadExpr> {
         let bad = |error: minijinja::Error| explain(&error, &self.0, scope);
-        let value = LANGUAGE.compile_expression(&self.0).map_err(bad)?.eval(scope_value(scope)).map_err(bad)?;
+        let value = LANGUAGE.compile_expression(&self.0).map_err(bad)?.eval(scope.ready()).map_err(bad)?;
         if value.is_undefined() {
             return Err(BadExpr(format!("in `{}`: {}", self.0, missing::said(&self.0, scope))));
         }
@@ -188,8 +181,7 @@ impl Template {
             Template::Mixed(text) => text,
         };
         let bad = |error: minijinja::Error| explain(&error, text, scope);
-        let written =
-            LANGUAGE.template_from_named_str("", text).map_err(bad)?.render(scope_value(scope)).map_err(bad)?;
+        let written = LANGUAGE.template_from_named_str("", text).map_err(bad)?.render(scope.ready()).map_err(bad)?;
         if written.len() > OUTPUT_BYTES_MAX {
             return Err(BadExpr(format!("`{text}` writes more than {OUTPUT_BYTES_MAX} bytes")));
         }
@@ -260,13 +252,10 @@ mod tests {
     use serde_json::json;
 
     fn scope() -> Scope {
-        let Value::Object(scope) = json!({
-            "body": {"email": "a@example.com", "amount": 120, "tags": ["x", "y"], "none": null},
-            "secrets": {"TOKEN": "s3cret"},
-        }) else {
-            unreachable!("an object")
-        };
-        scope
+        Scope::from_iter([
+            ("body", json!({"email": "a@example.com", "amount": 120, "tags": ["x", "y"], "none": null})),
+            ("secrets", json!({"TOKEN": "s3cret"})),
+        ])
     }
 
     #[test]
@@ -426,7 +415,7 @@ mod tests {
 
         #[test]
         fn c12_a_value_comes_out_as_it_went_in(value in json_value()) {
-            let Value::Object(scope) = json!({"body": {"x": value.clone()}}) else { unreachable!("an object") };
+            let scope = Scope::from_iter([("body", json!({"x": value.clone()}))]);
             let read = |text: &str| Tree::text(text).expect("a tree").value(&scope);
             prop_assert_eq!(read("{{ body.x }}"), Ok(value.clone()));
             prop_assert_eq!(read("{{ body['x'] | default('gone') }}"), Ok(value.clone()));

@@ -3,10 +3,11 @@
 //! The third run of `requeue` is `requeue[2]`: it has a line of its own, so that what is done for one is never done again because of
 //! another. Lists must not change between attempts: they are read from the event and from results, which do not.
 
-use crate::expr::{BadExpr, Expr, Scope};
+use crate::expr::{BadExpr, Expr};
 use crate::integration::Spread;
 use crate::limit::Rate;
 use crate::pace::Moments;
+use crate::scope::Scope;
 use crate::time::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ mod tests {
     #[test]
     fn c8_a_list_is_a_list_and_bounded() {
         let each = Each { list: Expr::parse("body.items").expect("an expression"), pace: None };
-        let items = |items: Value| each.items(&Scope::from_iter([("body".to_string(), json!({ "items": items }))]));
+        let items = |items: Value| each.items(&Scope::from_iter([("body", json!({ "items": items }))]));
         assert_eq!(items(json!([1, "b"])), Ok(vec![json!(1), json!("b")]));
         assert_eq!(items(json!([])), Ok(Vec::new()));
         for bad in [json!(null), json!("text"), json!({"a": 1}), json!(vec![0; ITEMS_MAX + 1])] {

@@ -3,9 +3,10 @@
 
 use crate::breaker::BreakerRule;
 use crate::effect::{EffectClass, Idempotency, Receipt};
-use crate::expr::{BadExpr, Expr, Scope, Template};
+use crate::expr::{BadExpr, Expr, Template};
 use crate::limit::Rate;
 use crate::message::{Channel, MessageBody};
+use crate::scope::Scope;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,7 +141,7 @@ impl Lookup {
         }
         let text = || serde_json::Value::String(String::from_utf8_lossy(&answer.body).into_owned());
         let body = serde_json::from_slice(&answer.body).unwrap_or_else(|_| text());
-        names.insert("answer".into(), serde_json::json!({ "status": answer.status, "body": body }));
+        names.insert("answer", serde_json::json!({ "status": answer.status, "body": body }));
         self.done.holds(&names)
     }
 }

@@ -1,7 +1,8 @@
 //! Keys. A `DedupKey` recognises a delivery that was seen before; an `IdempotencyKey` lets a target recognise ours.
 
-use crate::expr::{BadExpr, Expr, Scope};
+use crate::expr::{BadExpr, Expr};
 use crate::id::JobId;
+use crate::scope::Scope;
 use aws_lc_rs::{digest, hmac};
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -133,7 +134,7 @@ fn value(part: &KeyPart, delivery: &dyn Delivery) -> Result<String, NoKey> {
         KeyPart::Body(pointer) => scalar(delivery.body(pointer), part)?,
         KeyPart::Computed(expr) => {
             let body = delivery.body("").unwrap_or(Value::Null);
-            scalar(Some(expr.value(&Scope::from_iter([("body".to_string(), body)]))?), part)?
+            scalar(Some(expr.value(&Scope::from_iter([("body", body)]))?), part)?
         }
     };
     match text.len() {

@@ -2,13 +2,19 @@
 //! values go out.
 //!
 //! Reading order: `time` and `id` (small nouns), `key` (who is this delivery), `lane` (who its job waits behind), `flow` and
-//! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry` and `budget`, `effect`
-//! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `answers` (what they said of contacts), `message` (what they are told), `control` (what operators switch), `live` (what they set over the files), `safe_mode` (what still leaves when care is asked for), `script` (what other languages do), `term` (how long a lease is surely ours), `expr` (templates), `dedup` (keys of fields), `playbook` (what an event starts), `config` (YAML in, a checked
-//! (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `message` (what they are told), `script` (what other languages do), `approval` and `slack` (what people decide, and where they are asked), `term` (how long a lease is surely ours), `expr` (templates), `config` (YAML in, a checked
-//! workspace out). At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how
-//! an event is wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what
-//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). `trace` is what collectors are told. For people: `user` (who may ask), `oidc` (who vouches for them) and `audit` (who did what), `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
-//! people see of it), `seal` (what of it can be read on disk), `subject` (whose it is). For people: `alert` (what they should know now), `user` (who may ask), `oidc` (who vouches for them) and `audit` (who did what), `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
+//! `worker` (what a workspace says), `job` (the only state machine), `attempt` (what an outcome means), `retry` and `budget`,
+//! `effect` (the ledger's nouns), `integration`, `breaker`, `pace` and `portion` (the partners that are called), `answers` (what they
+//! said of contacts), `message` (what they are told), `approval` and `slack` (what people decide, and where they are asked), `control`
+//! (what operators switch), `live` (what they set over the files), `safe_mode` (what still leaves when care is asked for), `script`
+//! (what other languages do), `term` (how long a lease is surely ours), `expr` and `scope` (templates, and the names they use), `dedup`
+//! (keys of fields), `playbook` (what an event starts), `config` (YAML in, a checked workspace out).
+//!
+//! At the edge: `source` (what becomes an event), `signature` and `sender` (who sent this), `form` and `cloudevents` (how an event is
+//! wrapped), `limit` (how much), `schema` (what it must look like), `minimise` (what of it is kept), `mask` (what people see of it),
+//! `seal` (what of it can be read on disk), `subject` (whose it is), `trace` (what collectors are told).
+//!
+//! For people: `alert` (what they should know now), `user` (who may ask), `oidc` (who vouches for them) and `audit` (who did what),
+//! `search` (what they look for), `replay` (dead letters that come back by plan), `drop` (those that do not).
 
 pub mod alert;
 pub mod answers;
@@ -63,6 +69,7 @@ pub mod safe_mode;
 pub mod saga;
 pub mod schedule;
 pub mod schema;
+pub mod scope;
 pub mod script;
 pub mod seal;
 pub mod search;

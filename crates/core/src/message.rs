@@ -1,6 +1,7 @@
 //! A message: what a template of the workspace says for an event, and the channel that carries it.
 
-use crate::expr::{BadExpr, Expr, OUTPUT_BYTES_MAX, Scope, Template, Tree};
+use crate::expr::{BadExpr, Expr, OUTPUT_BYTES_MAX, Template, Tree};
+use crate::scope::Scope;
 use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
@@ -209,7 +210,7 @@ mod tests {
 
     #[test]
     fn c8_values_are_escaped_in_html_and_nowhere_else() {
-        let scope = Scope::from_iter([("body".to_string(), json!({"name": "<b>Ada</b> & 'co'", "n": 7}))]);
+        let scope = Scope::from_iter([("body", json!({"name": "<b>Ada</b> & 'co'", "n": 7}))]);
         let template = MessageTemplate {
             text: Some(letter("body.name")),
             html: Some(letter("body.name")),
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn c8_a_value_that_is_not_there_is_named_and_not_the_whole_letter() {
-        let said = letter("body.gone").text(&Scope::from_iter([("body".to_string(), json!({}))])).expect_err("missing");
+        let said = letter("body.gone").text(&Scope::from_iter([("body", json!({}))])).expect_err("missing");
         assert!(said.0.contains("body.gone") && !said.0.contains("Hello"), "{said}");
     }
 

@@ -1,7 +1,7 @@
 //! A name that an expression reads and that is not there, and the one that was perhaps meant: names only, never values.
 
 use crate::config::nearest::nearest;
-use crate::expr::Scope;
+use crate::scope::Scope;
 use serde_json::Value;
 
 /// Says it of an expression, or of a text with some in it.
@@ -35,14 +35,13 @@ fn lost(path: &[String], scope: &Scope) -> Option<(String, Option<String>)> {
             here = Some(found);
             continue;
         }
-        let fields = match here {
-            None => Some(scope),
-            Some(Value::Object(fields)) => Some(fields),
-            Some(_) => None,
+        let known: Vec<&str> = match here {
+            None => scope.names().collect(),
+            Some(Value::Object(fields)) => fields.keys().map(String::as_str).collect(),
+            Some(_) => Vec::new(),
         };
-        let known =
-            fields.into_iter().flat_map(|fields| fields.keys().map(String::as_str)).filter(|name| is_plain(name));
-        let meant = nearest(name, known).map(|meant| [&path[..at], &[meant.to_string()]].concat());
+        let meant = nearest(name, known.into_iter().filter(|name| is_plain(name)))
+            .map(|meant| [&path[..at], &[meant.to_string()]].concat());
         return Some((spelt(&path[..=at]), meant.map(|meant| spelt(&meant))));
     }
     None
@@ -173,14 +172,11 @@ mod tests {
     use serde_json::json;
 
     fn scope() -> Scope {
-        let Value::Object(scope) = json!({
-            "body": {"email": "ada@leak.example", "customer": {"id": 7, "first-name": "Ada"}, "items": [{"sku": "x"}],
-                     "ada@leak.example": 1, "4711": 1},
-            "steps": {"check-and-set": {"output": {"set": true}}},
-        }) else {
-            unreachable!("an object")
-        };
-        scope
+        let body = json!({
+            "email": "ada@leak.example", "customer": {"id": 7, "first-name": "Ada"}, "items": [{"sku": "x"}],
+            "ada@leak.example": 1, "4711": 1,
+        });
+        Scope::from_iter([("body", body), ("steps", json!({"check-and-set": {"output": {"set": true}}}))])
     }
 
     fn check(source: &str, expected: &str) {
@@ -236,7 +232,7 @@ mod tests {
         #[test]
         fn a_path_that_is_there_is_never_blamed(names in prop::collection::vec("[a-z_]{1,8}", 1..5)) {
             let value = names.iter().rev().fold(json!(1), |inner, name| json!({ name: inner }));
-            let Value::Object(scope) = json!({ "body": value }) else { unreachable!("an object") };
+            let scope = Scope::from_iter([("body", value)]);
             let source = format!("body.{}", names.join("."));
             prop_assert_eq!(said(&source, &scope), "a name in it has no value here");
             let longer = format!("{source}.more");

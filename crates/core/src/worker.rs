@@ -2,7 +2,7 @@
 
 use crate::approval::ApprovalAction;
 use crate::dedup::DedupRule;
-use crate::expr::{BadExpr, Expr, Scope, Template, Tree};
+use crate::expr::{BadExpr, Expr, Template, Tree};
 use crate::foreach::Each;
 use crate::integration::{Integration, Promise};
 use crate::message::Channel;
@@ -10,6 +10,7 @@ use crate::phone::{Country, Strictness};
 use crate::retry::RetryPolicy;
 use crate::saga;
 use crate::schedule::Schedule;
+use crate::scope::Scope;
 use crate::script::ScriptAction;
 use crate::time::{DURATION_MAX, Timestamp};
 use serde_json::Value;
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn c8_a_delay_counts_from_when_it_was_reached_or_ends_at_a_moment() {
         let reached = Timestamp::from_micros(5_000_000);
-        let scope = |due: Value| Scope::from_iter([("body".to_string(), json!({ "due": due }))]);
+        let scope = |due: Value| Scope::from_iter([("body", json!({ "due": due }))]);
         let pause = DelayAction::For(Duration::from_secs(60));
         assert_eq!(pause.until(reached, &Scope::new()), Ok(Timestamp::from_micros(65_000_000)));
         let moment = DelayAction::Until(Expr::parse("body.due").expect("an expression"));

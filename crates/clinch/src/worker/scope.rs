@@ -6,9 +6,9 @@ use crate::tracer::Spans;
 use clinch_core::config::Workspace;
 use clinch_core::control::Controls;
 use clinch_core::effect::Receipt;
-use clinch_core::expr;
 use clinch_core::key::IdempotencyKey;
 use clinch_core::payload::Payload;
+use clinch_core::scope;
 use clinch_core::source::{Content, Source};
 use clinch_core::trace::Story;
 use serde_json::{Map, Value, json};
@@ -19,7 +19,7 @@ pub struct Scope<'a> {
     payload: &'a Payload,
     workspace: &'a Workspace,
     house: &'a House,
-    names: Option<expr::Scope>,
+    names: Option<scope::Scope>,
     outputs: Vec<(String, Value)>,
     step: Option<Arc<str>>,
     item: Option<Value>,
@@ -119,7 +119,7 @@ impl<'a> Scope<'a> {
     pub fn set_item(&mut self, item: Option<Value>) {
         if let Some(names) = &mut self.names {
             match &item {
-                Some(item) => names.insert("item".into(), item.clone()),
+                Some(item) => names.insert("item", item.clone()),
                 None => names.remove("item"),
             };
         }
@@ -148,7 +148,7 @@ impl<'a> Scope<'a> {
 
     fn name_step(&mut self) {
         if let (Some(names), Some(step)) = (&mut self.names, &self.step) {
-            names.insert("step".into(), step_names(self.subject, step, &self.channel));
+            names.insert("step", step_names(self.subject, step, &self.channel));
         }
     }
 
@@ -164,13 +164,13 @@ impl<'a> Scope<'a> {
         self.workspace
     }
 
-    pub fn names(&mut self) -> &expr::Scope {
+    pub fn names(&mut self) -> &scope::Scope {
         let (subject, payload, workspace, outputs) = (self.subject, self.payload, self.workspace, &self.outputs);
         let (house, step, channel, item) = (self.house, &self.step, &self.channel, &self.item);
         self.names.get_or_insert_with(|| {
             let mut names = build(house, subject, payload, workspace, outputs);
-            names.extend(step.iter().map(|step| ("step".to_string(), step_names(subject, step, channel))));
-            names.extend(item.iter().map(|item| ("item".to_string(), item.clone())));
+            step.iter().for_each(|step| names.insert("step", step_names(subject, step, channel)));
+            item.iter().for_each(|item| names.insert("item", item.clone()));
             names
         })
     }
@@ -186,15 +186,15 @@ fn build(
     payload: &Payload,
     workspace: &Workspace,
     outputs: &[(String, Value)],
-) -> expr::Scope {
+) -> scope::Scope {
     let secrets: Map<String, Value> = workspace
         .secrets
         .iter()
         .filter_map(|name| Some((name.clone(), Value::String(house.secrets.get(name)?))))
         .collect();
     let mut names = names::of_event(subject, payload);
-    names.insert("job".into(), json!({"id": subject.job.to_string(), "attempt": subject.attempts + 1}));
-    names.insert("steps".into(), Value::Object(outputs.iter().cloned().collect()));
-    names.insert("secrets".into(), Value::Object(secrets));
+    names.insert("job", json!({"id": subject.job.to_string(), "attempt": subject.attempts + 1}));
+    names.insert("steps", Value::Object(outputs.iter().cloned().collect()));
+    names.insert("secrets", Value::Object(secrets));
     names
 }

@@ -152,7 +152,8 @@ pub(super) fn nesting(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expr::{Expr, Scope};
+    use crate::expr::Expr;
+    use crate::scope::Scope;
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -160,7 +161,7 @@ mod tests {
         #[test]
         fn c12_a_step_of_any_name_is_read_by_its_name(name in "[a-zA-Z0-9][a-zA-Z0-9_-]{0,12}[a-z0-9]", number in 0..100_i64) {
             let steps = json!({ name.clone(): {"output": {"n": number}} });
-            let scope = Scope::from_iter([("steps".to_string(), steps)]);
+            let scope = Scope::from_iter([("steps", steps)]);
             let value = |text: &str| Expr::parse(&spelt_out(text)).expect("an expression").value(&scope);
             prop_assert_eq!(value(&format!("steps.{name}.output.n")), Ok(json!(number)));
             prop_assert_eq!(value(&format!("steps.{name}.output.n-1")), Ok(json!(number - 1)));

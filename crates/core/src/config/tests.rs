@@ -11,6 +11,7 @@ use crate::lane::{OnDead, Order};
 use crate::retry::{Backoff, Jitter};
 use crate::safe_mode::{Circuits, SafeModeRule};
 use crate::schedule::Missed;
+use crate::scope::Scope;
 use crate::script::Isolation;
 use crate::trace::{Incoming, Protocol, Share};
 use crate::user::Role;
@@ -489,8 +490,7 @@ run:
 ";
     let workspace = loaded(&with(&[("workers/post.yml", worker)]));
     let step = &workspace.workers[0].steps[1];
-    let scope = serde_json::json!({"steps": {"check-and-set": {"output": {"set": true}}}});
-    let serde_json::Value::Object(scope) = scope else { unreachable!("an object") };
+    let scope = Scope::from_iter([("steps", serde_json::json!({"check-and-set": {"output": {"set": true}}}))]);
     assert_eq!(step.when.as_ref().expect("a condition").holds(&scope), Ok(true));
     assert!(matches!(&step.action, Action::Http(http) if matches!(http.body, HttpBody::Tree(_))));
 }

@@ -17,12 +17,13 @@ use crate::worker::scope::Scope;
 use clinch_core::attempt::Failure;
 use clinch_core::config;
 use clinch_core::death::Reason;
-use clinch_core::expr::{self, BadExpr, Template};
+use clinch_core::expr::{BadExpr, Template};
 use clinch_core::integration::{Integration, Promise};
 use clinch_core::key::{IdempotencyKey, Pepper};
 use clinch_core::message::{Channel, MailServer, Mailbox, Message, MessageBody, MessageRequest};
 use clinch_core::payload::Payload;
 use clinch_core::safe_mode::Sending;
+use clinch_core::scope;
 use clinch_core::worker::SendAction;
 use clinch_store::Claim;
 use http::{HeaderMap, HeaderValue, Method};
@@ -56,7 +57,7 @@ impl Outward for SendAction {
             return Err(Failure::new(Reason::ConfigError, why));
         };
         let mut names = scope.names().clone();
-        names.insert("with".into(), self.with.value(scope.names())?);
+        names.insert("with", self.with.value(scope.names())?);
         let message = written.write(&names)?;
         let key = IdempotencyKey::of(claim.lease.job, step);
         match &self.channel {
@@ -180,10 +181,10 @@ fn request(
     to: &str,
     message: Message,
     key: IdempotencyKey,
-    mut names: expr::Scope,
+    mut names: scope::Scope,
     scope: &mut Scope<'_>,
 ) -> Result<HttpCall, Failure> {
-    names.insert("message".into(), message.named(to));
+    names.insert("message", message.named(to));
     let (body, kind) = match &channel.body {
         MessageBody::Written => message.written(),
         MessageBody::Tree(tree) => (tree.value(&names)?.to_string(), "application/json"),
