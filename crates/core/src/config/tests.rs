@@ -1889,6 +1889,8 @@ fn c7_a_script_says_what_runs_it_and_how_far_it_may_go() {
         assert!(found.help.as_deref().is_some_and(|found| found.contains(help)), "{found:?}");
     };
     wrong("uses: node:18", Code::MissingKey, "needs a `script`", "script: |");
+    wrong("uses: node:18, with: {script: x}", Code::EitherOr, "`with` does not go with `uses`", "stands beside `uses`");
+    wrong("uses: node:18, with: {a: 1}, script: x", Code::EitherOr, "`with` does not go with `uses`", "below `env:`");
     wrong("uses: ruby:3, script: x", Code::BadChoice, "`ruby:3` is not a runtime", "node:18");
     wrong("uses: bash, script: x, env: {BODY: x}", Code::BadEnv, "`BODY` is set by clinch", "another name");
     wrong("uses: bash, script: x, env: {A-B: x}", Code::BadEnv, "not the name of a variable", "letters");

@@ -33,6 +33,7 @@ pub(in crate::config) fn broken(
     found.extend(named(worker).filter_map(nothing_to_undo));
     found.extend(named(worker).filter_map(nothing_to_rule_over));
     found.extend(named(worker).filter_map(|step| step.map("compensate")).flat_map(misplaced_details));
+    found.extend(acts(worker).filter_map(given_to_a_script));
     found.extend(acts(worker).filter_map(no_script));
     found.extend(acts(worker).filter_map(|step| path_of_nobody(step, integrations)));
     found.extend(acts(worker).filter_map(|step| credentials_for_anybody(step, integrations)));
@@ -144,9 +145,25 @@ fn misplaced_details(step: Reader<'_>) -> Vec<Problem> {
     stray.map(|(key, _)| problem(&key.text, key.span)).collect()
 }
 
+/// A script is given the event, and what `env` says.
+fn given_to_a_script(step: Reader<'_>) -> Option<Problem> {
+    let (key, with) = step.node.entry("with").filter(|_| step.has("uses"))?;
+    let problem =
+        Problem::error(Code::EitherOr, key.span, "`with` does not go with `uses`").label("no script reads it");
+    Some(problem.help(match with.get("script") {
+        Some(_) => "move what is below it one level up: `script` stands beside `uses`",
+        None => "write what the script needs below `env:`, as in `NAME: {{ body.name }}`",
+    }))
+}
+
 /// A runtime alone does nothing.
 fn no_script(step: Reader<'_>) -> Option<Problem> {
     let (key, _) = step.node.entry("uses").filter(|_| !step.has("script"))?;
+    // One that is below `with` is a problem of its own.
+    if step.map("with").is_some_and(|with| with.has("script")) {
+        return None;
+    }
+
     let problem = Problem::error(Code::MissingKey, key.span, "`uses` needs a `script`").label("runs nothing");
     Some(problem.help("add `script: |` and below it what is to be run"))
 }
