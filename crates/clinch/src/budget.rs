@@ -10,6 +10,7 @@ use clinch_core::key::{EntityKey, Pepper};
 use clinch_core::payload::Payload;
 use clinch_core::retry::RetryPolicy;
 use clinch_store::{Claim, Settlement, SpendAsk};
+use std::sync::Arc;
 
 /// Takes a unit for the retry that this settlement means, or changes what it means. Before it is written: a crash in between
 /// costs a unit and never gains one.
@@ -57,7 +58,7 @@ pub async fn charge(
 
 /// Whom the job is about. Nobody, or nobody knows: then its attempts alone bound it.
 fn entity(house: &House, claim: &Claim, budget: &RetryBudget) -> Option<EntityKey> {
-    let payload = Payload::decode(claim.payload.as_ref().ok()?).ok()?;
+    let payload = Arc::new(Payload::decode(claim.payload.as_ref().ok()?).ok()?);
     let name = budget.entity(&names::of_event(claim.into(), &payload))?;
     Some(EntityKey::of(&Pepper::new(house.store.pepper()), &payload.about.tenant, &budget.name, &name))
 }

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 pub struct Considered {
     pub event: EventId,
     pub received_at: Timestamp,
-    pub payload: Payload,
+    pub payload: Arc<Payload>,
     /// The jobs that it had, with what their ledger knows.
     pub jobs: Vec<RecordedJob>,
     /// Only this flow takes it, whatever its source is.

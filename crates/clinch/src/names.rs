@@ -7,6 +7,7 @@ use clinch_core::time::Timestamp;
 use clinch_store::Claim;
 use clinch_store::read::JobRow;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// What names tell of the job.
 #[derive(Clone, Copy)]
@@ -39,14 +40,36 @@ pub fn key(subject: Subject, payload: &Payload) -> &str {
     payload.about.key_of(usize::try_from(place).unwrap_or(usize::MAX))
 }
 
-/// What is known of it before any step has run.
-pub fn of_event(subject: Subject, payload: &Payload) -> Scope {
+/// What is known of it before any step has run. Most of it is read by nobody, and made for who does.
+pub fn of_event(subject: Subject, payload: &Arc<Payload>) -> Scope {
+    let mut names = Scope::new();
+    let mut say = |name: &str, say: fn(Subject, &Payload) -> Value| {
+        let payload = payload.clone();
+        names.insert_with(name, move || say(subject, &payload));
+    };
+    say("request", |_, payload| json!({"body": body(payload), "headers": headers(payload)}));
+    say("body", |_, payload| body(payload));
+    say("headers", |_, payload| headers(payload));
+    say("key", |subject, payload| key(subject, payload).into());
+    say("event", event);
+    names
+}
+
+fn body(payload: &Payload) -> Value {
+    serde_json::from_slice(&payload.body).unwrap_or_default()
+}
+
+fn headers(payload: &Payload) -> Value {
+    payload.about.headers.iter().map(|(name, value)| (name.to_string(), Value::from(&**value))).collect()
+}
+
+/// What the event says, and over it what is known of it: `event.id` is ours, `body.id` the sender's.
+fn event(subject: Subject, payload: &Payload) -> Value {
     let about = &payload.about;
-    let body: Value = serde_json::from_slice(&payload.body).unwrap_or(Value::Null);
-    let headers: Map<String, Value> =
-        about.headers.iter().map(|(name, value)| (name.to_string(), (&**value).into())).collect();
-    // What the event says, and over it what is known of it: `event.id` is ours, `body.id` the sender's.
-    let mut event = body.as_object().cloned().unwrap_or_default();
+    let mut event = match body(payload) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
     for (name, value) in [
         ("id", Value::from(subject.event.to_string())),
         ("source", (&*about.source).into()),
@@ -59,11 +82,5 @@ pub fn of_event(subject: Subject, payload: &Payload) -> Scope {
     ] {
         event.insert(name.into(), value);
     }
-    Scope::from_iter([
-        ("request", json!({"body": body, "headers": headers})),
-        ("body", body),
-        ("headers", Value::Object(headers)),
-        ("key", key(subject, payload).into()),
-        ("event", Value::Object(event)),
-    ])
+    Value::Object(event)
 }

@@ -171,7 +171,9 @@ impl On {
             return Vec::new();
         }
         let payload = claim.payload.as_ref().ok().and_then(|stored| Payload::decode(stored).ok());
-        let Some(names) = payload.map(|payload| names::of_event(claim.into(), &payload)) else { return Vec::new() };
+        let Some(names) = payload.map(|payload| names::of_event(claim.into(), &Arc::new(payload))) else {
+            return Vec::new();
+        };
         let told = self.attributes.iter().filter_map(|rule| {
             let text = rule.value.text(&names).ok().filter(|text| !text.is_empty())?;
             let value = if rule.is_personal { self.hash_key.hash(text.as_bytes()) } else { rules().text(&text) };

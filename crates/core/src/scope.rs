@@ -1,7 +1,7 @@
 //! The names that expressions may use, with their values.
 //!
-//! Most expressions read one name of many, and one name is read by many expressions. So a value is made ready for them when the
-//! first one reads it, and not again before it changes.
+//! Most expressions read one name of many, and one name is read by many expressions. So a value is made, and made ready for them, when
+//! the first one reads it, and not again before it changes.
 
 use minijinja::value::{Object, Serde};
 use serde_json::Value;
@@ -18,8 +18,25 @@ struct Names(BTreeMap<String, Arc<Name>>);
 
 #[derive(Clone)]
 struct Name {
-    value: Value,
+    value: OnceLock<Value>,
+    /// Makes the value, where it is not there yet.
+    make: Option<Make>,
+    /// As expressions read it.
     ready: OnceLock<minijinja::Value>,
+}
+
+type Make = Arc<dyn Fn() -> Value + Send + Sync>;
+
+impl Name {
+    fn value(&self) -> &Value {
+        self.value.get_or_init(|| self.make.as_ref().map_or(Value::Null, |make| make()))
+    }
+}
+
+impl From<Value> for Name {
+    fn from(value: Value) -> Name {
+        Name { value: value.into(), make: None, ready: OnceLock::new() }
+    }
 }
 
 impl Scope {
@@ -28,12 +45,20 @@ impl Scope {
     }
 
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0.0.get(name).map(|name| &name.value)
+        self.0.0.get(name).map(|name| name.value())
     }
 
     pub fn insert(&mut self, name: &str, value: Value) {
-        let value = Arc::new(Name { value, ready: OnceLock::new() });
-        Arc::make_mut(&mut self.0).0.insert(name.to_string(), value);
+        self.put(name, value.into());
+    }
+
+    /// Its value is made when somebody reads it.
+    pub fn insert_with(&mut self, name: &str, make: impl Fn() -> Value + Send + Sync + 'static) {
+        self.put(name, Name { value: OnceLock::new(), make: Some(Arc::new(make)), ready: OnceLock::new() });
+    }
+
+    fn put(&mut self, name: &str, value: Name) {
+        Arc::make_mut(&mut self.0).0.insert(name.to_string(), Arc::new(value));
     }
 
     pub fn remove(&mut self, name: &str) {
@@ -43,8 +68,9 @@ impl Scope {
     /// To change a value that is there.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut Value> {
         let name = Arc::make_mut(Arc::make_mut(&mut self.0).0.get_mut(name)?);
+        name.value();
         name.ready = OnceLock::new();
-        Some(&mut name.value)
+        name.value.get_mut()
     }
 
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -59,15 +85,15 @@ impl Scope {
 
 impl<N: Into<String>> FromIterator<(N, Value)> for Scope {
     fn from_iter<I: IntoIterator<Item = (N, Value)>>(names: I) -> Scope {
-        let name = |(name, value): (N, Value)| (name.into(), Arc::new(Name { value, ready: OnceLock::new() }));
+        let name = |(name, value): (N, Value)| (name.into(), Arc::new(Name::from(value)));
         Scope(Arc::new(Names(names.into_iter().map(name).collect())))
     }
 }
 
 impl Object for Names {
     fn get_value(self: &Arc<Self>, name: &minijinja::Value) -> Option<minijinja::Value> {
-        let Name { value, ready } = &**self.0.get(name.as_str()?)?;
-        Some(ready.get_or_init(|| minijinja::Value::from(Serde(value))).clone())
+        let name = self.0.get(name.as_str()?)?;
+        Some(name.ready.get_or_init(|| minijinja::Value::from(Serde(name.value()))).clone())
     }
 }
 
@@ -89,6 +115,7 @@ mod tests {
     use super::*;
     use crate::expr::Expr;
     use serde_json::json;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     fn read(text: &str, scope: &Scope) -> Option<Value> {
         Expr::parse(text).expect("an expression").value(scope).ok()
@@ -110,6 +137,19 @@ mod tests {
         assert_eq!(read("item", &scope), Some(json!("y")));
         scope.remove("item");
         assert_eq!((read("item", &scope), scope.get("item")), (None, None));
+    }
+
+    #[test]
+    fn c12_a_value_is_made_for_the_first_who_reads_it() {
+        let made = Arc::new(AtomicU32::new(0));
+        let mut scope = Scope::new();
+        let counted = made.clone();
+        scope.insert_with("body", move || json!({"nth": counted.fetch_add(1, Ordering::SeqCst)}));
+        assert_eq!((format!("{scope:?}").as_str(), made.load(Ordering::SeqCst)), (r#"{"body"}"#, 0));
+        let copy = scope.clone();
+        assert_eq!((read("body.nth", &scope), read("body.nth", &copy)), (Some(json!(0)), Some(json!(0))));
+        scope.get_mut("body").expect("it is there")["more"] = json!(1);
+        assert_eq!((read("body.nth + body.more", &scope), made.load(Ordering::SeqCst)), (Some(json!(1)), 1));
     }
 
     #[test]

@@ -200,7 +200,13 @@ async fn recorded(house: &House, id: EventId) -> Result<Option<Considered>, Prob
         jobs.push(RecordedJob { id: row.id, flow: row.flow, queue: row.queue, effects: story.effects });
     }
     let read = payload.zip(received_at);
-    Ok(read.map(|(payload, received_at)| Considered { event: id, received_at, payload, jobs, flow: None }))
+    Ok(read.map(|(payload, received_at)| Considered {
+        event: id,
+        received_at,
+        payload: payload.into(),
+        jobs,
+        flow: None,
+    }))
 }
 
 /// An event that nobody sent, as this flow would get it.
@@ -223,5 +229,11 @@ fn given(house: &House, new: &Workspace, old: &Workspace, flow: String, body: &V
     };
     let payload = Payload { about, body: body.to_string().into() };
     // A number that no event has: the plan of the same body is the same tomorrow.
-    Considered { event: EventId::from_number(1), received_at: now, payload, jobs: Vec::new(), flow: Some(flow) }
+    Considered {
+        event: EventId::from_number(1),
+        received_at: now,
+        payload: payload.into(),
+        jobs: Vec::new(),
+        flow: Some(flow),
+    }
 }

@@ -114,7 +114,7 @@ async fn steps_of(
         Err(why) => return Ok(Some(unread(house, *why))),
     };
     let payload = match Payload::decode(stored) {
-        Ok(payload) => payload,
+        Ok(payload) => Arc::new(payload),
         Err(error) => return Ok(Some(End::refused(Reason::Internal, error.to_string(), ""))),
     };
     *spans = house.tracer.attempt(claim, &payload);
@@ -259,7 +259,7 @@ pub async fn run_step(
         }
     }
     let is_in_doubt = past.is_some_and(|past| past.state.is_unclear());
-    // What the partner said is written down when nothing is sent: to ask again may take the moment that was promised to the call.
+    // What the partner said is written down when nothing is sent: to ask again may take a moment at which it may be called.
     let over = |end: End| StepEnd::Over(End { unwritten: not_done.clone().map(Unwritten::from), ..end });
     let planned =
         action.plan(name, claim, payload, scope).and_then(|act| Ok((act, action.outgoing(claim, payload, scope)?)));

@@ -21,6 +21,7 @@ use clinch_core::worker::Step;
 use clinch_store::read::JobStory;
 use clinch_store::{Claim, Conclusion};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// What the partner said.
 enum Told {
@@ -128,7 +129,7 @@ pub async fn inquire(house: &House, gate: &Gate, story: &JobStory, step: &str) -
         Err(why) => Err(why.to_string()),
     };
     let payload = match payload {
-        Ok(payload) => payload,
+        Ok(payload) => Arc::new(payload),
         Err(why) => return cannot(format!("what was stored of the event is not to be had: {why}")),
     };
     let mut scope = Scope::new(house, (&story.row).into(), &payload, workspace);

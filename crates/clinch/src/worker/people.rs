@@ -29,7 +29,7 @@ const HOOKS: &str = "hooks.slack.com";
 /// A job whose event can be read, with the workspace that it runs.
 struct Told {
     story: JobStory,
-    payload: Payload,
+    payload: Arc<Payload>,
     workspace: Arc<Workspace>,
 }
 
@@ -44,7 +44,7 @@ impl Told {
             Ok(stored) => Payload::decode(stored).map_err(|error| error.to_string()),
             Err(why) => Err(why.to_string()),
         };
-        Ok(payload.map(|payload| Told { story, payload, workspace }))
+        Ok(payload.map(|payload| Told { story, payload: Arc::new(payload), workspace }))
     }
 
     fn scope<'a>(&'a self, house: &'a House) -> Scope<'a> {

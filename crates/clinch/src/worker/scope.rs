@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 pub struct Scope<'a> {
     subject: Subject,
-    payload: &'a Payload,
+    payload: &'a Arc<Payload>,
     workspace: &'a Workspace,
     house: &'a House,
     names: Option<scope::Scope>,
@@ -32,7 +32,7 @@ pub struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    pub fn new(house: &'a House, subject: Subject, payload: &'a Payload, workspace: &'a Workspace) -> Self {
+    pub fn new(house: &'a House, subject: Subject, payload: &'a Arc<Payload>, workspace: &'a Workspace) -> Self {
         Scope {
             subject,
             payload,
@@ -148,7 +148,7 @@ impl<'a> Scope<'a> {
 
     fn name_step(&mut self) {
         if let (Some(names), Some(step)) = (&mut self.names, &self.step) {
-            names.insert("step", step_names(self.subject, step, &self.channel));
+            name_step(names, self.subject, step, &self.channel);
         }
     }
 
@@ -169,21 +169,25 @@ impl<'a> Scope<'a> {
         let (house, step, channel, item) = (self.house, &self.step, &self.channel, &self.item);
         self.names.get_or_insert_with(|| {
             let mut names = build(house, subject, payload, workspace, outputs);
-            step.iter().for_each(|step| names.insert("step", step_names(subject, step, channel)));
+            step.iter().for_each(|step| name_step(&mut names, subject, step, channel));
             item.iter().for_each(|item| names.insert("item", item.clone()));
             names
         })
     }
 }
 
-fn step_names(subject: Subject, step: &str, channel: &str) -> Value {
-    json!({"name": step, "key": IdempotencyKey::of(subject.job, step).as_str(), "channel": channel})
+fn name_step(names: &mut scope::Scope, subject: Subject, step: &Arc<str>, channel: &str) {
+    let (step, channel) = (step.clone(), channel.to_string());
+    names.insert_with(
+        "step",
+        move || json!({"name": &*step, "key": IdempotencyKey::of(subject.job, &step).as_str(), "channel": channel}),
+    );
 }
 
 fn build(
     house: &House,
     subject: Subject,
-    payload: &Payload,
+    payload: &Arc<Payload>,
     workspace: &Workspace,
     outputs: &[(String, Value)],
 ) -> scope::Scope {
