@@ -197,7 +197,6 @@ CREATE INDEX once_until ON once (until);
 -- Calls that were made for others under their keys. state: 0 open (until `until`), 1 done, 2 unknown.
 CREATE TABLE call (
     turn bigint NOT NULL,
-    fence bigint NOT NULL,
     since bigint NOT NULL,
     until bigint NOT NULL,
     expires bigint NOT NULL,

@@ -27,7 +27,6 @@ CREATE TABLE call (
     key BLOB PRIMARY KEY,
     fingerprint BLOB NOT NULL,
     turn INTEGER NOT NULL,
-    fence INTEGER NOT NULL,
     state INTEGER NOT NULL,
     since INTEGER NOT NULL,
     until INTEGER NOT NULL,

@@ -10,7 +10,10 @@ use tokio_postgres::{Client, Row};
 
 /// The migrations, in order; the number of the last one is the version of the schema. One that was ever released is never
 /// changed.
-const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_init.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../migrations/postgres/0001_init.sql"),
+    include_str!("../../migrations/postgres/0002_call_fence.sql"),
+];
 /// The lock of whoever migrates or moves a store in. It ends with the transaction, so it also holds behind a pooler.
 const MIGRATOR: i64 = 0x636c_696e_6368_0001;
 const SERVER_VERSION_MIN: i32 = 150_000;

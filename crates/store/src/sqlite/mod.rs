@@ -76,7 +76,10 @@ use writer::{Desk, Shared, lock};
 /// Older ones can lose committed writes when a checkpoint races a commit.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 /// The migrations, in order; the number of the last one is the version of the schema.
-const MIGRATIONS: &[&str] = &[include_str!("../../migrations/sqlite/0001_init.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("../../migrations/sqlite/0001_init.sql"),
+    include_str!("../../migrations/sqlite/0002_call_fence.sql"),
+];
 const READERS_MAX: usize = 4;
 /// After an erasure the log is cut; where a reader is in the way, this often and at such a distance.
 const CUTS_MAX: u32 = 50;

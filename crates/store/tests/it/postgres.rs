@@ -200,11 +200,21 @@ async fn refusal(url: &str) -> String {
 async fn a_store_of_a_newer_version_is_refused_and_left_alone() {
     let postgres = Postgres::new().await;
     prepare(&postgres.url(), PEPPER).await.expect("made");
-    postgres.run("INSERT INTO migration (no, hash) VALUES (2, 'newer')").await;
+    postgres.run("INSERT INTO migration (no, hash) VALUES (3, 'newer')").await;
     let why = refusal(&postgres.url()).await;
-    assert!(why.contains("newer clinch") && why.contains('2'), "{why}");
+    assert!(why.contains("newer clinch") && why.contains("schema 3"), "{why}");
     assert!(matches!(verify(&postgres.url(), later(0)).await, Err(StoreError::Open(_))));
     assert_eq!(postgres.count("SELECT count(*) FROM node").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_an_older_version_is_brought_up_to_date() {
+    let postgres = Postgres::new().await;
+    prepare(&postgres.url(), PEPPER).await.expect("made");
+    postgres.run("ALTER TABLE call DROP COLUMN fence").await;
+    postgres.run("DELETE FROM migration WHERE no = 2").await;
+    laws::call::d3_a_call_is_made_once_and_its_answer_is_given_again(postgres.world().await).await;
+    assert_eq!(postgres.count("SELECT count(*) FROM migration").await, 2);
 }
 
 #[tokio::test]

@@ -130,6 +130,15 @@ async fn a_store_of_a_newer_version_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn a_store_of_an_older_version_is_brought_up_to_date() {
+    let sqlite = Sqlite::new();
+    drop(sqlite.world().await);
+    sqlite.file().execute_batch("ALTER TABLE call DROP COLUMN fence; PRAGMA user_version = 1").expect("as it was");
+    laws::call::d3_a_call_is_made_once_and_its_answer_is_given_again(sqlite.world().await).await;
+    assert_eq!(sqlite.count("PRAGMA user_version"), 2);
+}
+
+#[tokio::test]
 async fn a_directory_has_one_store_at_a_time() {
     let sqlite = Sqlite::new();
     let world = sqlite.world().await;

@@ -1,0 +1,2 @@
+-- Under which lease a call was begun: who lost his job takes back nothing that the next worker of it has begun.
+ALTER TABLE call ADD COLUMN fence bigint NOT NULL DEFAULT 0;
